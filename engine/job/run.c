@@ -346,10 +346,17 @@ static void hand_over_report(struct aq_run *run)
     pthread_mutex_unlock(&run->mutex);
 }
 
+static bool is_stopped(void *user)
+{
+    return ((const struct aq_run *)user)->stop;
+}
+
 static int load(struct aq_run *run, struct aq_err *reterr)
 {
     struct aq_job *j = run->job;
     double begin_s = aq_clock_s();
+    if (j->pending_valid)
+        aq_engine_stop_when(j->g.engine, is_stopped, run);
     enter_engine(run);
     int rc = j->pending_valid ? aq_engine_load(j->g.engine, reterr) : 0;
     if (!leave_engine(run))

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -163,15 +164,27 @@ class Shards(Rig):
 
     # ---- one packs, others wait
 
-    def test_two_that_pack_at_once_wait_for_one(self):
-        self.write(self.many(8))
-        disk = ["--placement", "weights=0/0/100 kv=0/100/0 hidden=0/100/0", "--disk-dir-any", "--cache-dir",
-                self.path("cache")]
-        said = [self.ends(child) for child in [self.start(k, *disk) for k in range(SHARDS)]]
-        self.assertTrue(any("packing" in s for s in said))
-        stores = [n for n in os.listdir(self.path("cache")) if n.startswith("tiny-opt")]
-        self.assertEqual(len(stores), 1, stores)
-        self.generate()
+    def streaming(self):
+        """Options with which weights stream from the cache, and the store that they then make there, which is gone."""
+        cache = self.path("cache")
+        disk = ["--placement", "weights=0/0/100 kv=0/100/0 hidden=0/100/0", "--disk-dir-any", "--cache-dir", cache]
+        self.generate(*disk, "--overwrite")
+        store, = [os.path.join(cache, n) for n in os.listdir(cache) if n.startswith("tiny-opt")]
+        shutil.rmtree(store)
+        return disk, store
+
+    def test_of_those_that_pack_at_once_one_packs(self):
+        self.write(self.many(40))
+        disk, store = self.streaming()
+        with self.holder(store):
+            children = [self.start(k, *disk) for k in range(SHARDS)]
+            for child in children:
+                self.assertNotIn(b"packing tiny-opt into", self.heard(child, b"waiting for it to end"))
+        said = [self.ends(child) for child in children]
+        self.assertEqual(sum(f"packing tiny-opt into '{store}'" in s for s in said), 1, said)
+        self.assertEqual([n for n in os.listdir(self.path("cache")) if n.startswith("tiny-opt")],
+                         [os.path.basename(store)])
+        self.generate("--overwrite")
         self.merge()
         self.assertEqual(sorted(without_time(self.path("merged.jsonl"))), sorted(without_time(self.output)))
 
@@ -217,6 +230,7 @@ class Shards(Rig):
             time.sleep(0.02)
         self.assertIn(words, seen)
         os.set_blocking(child.stderr.fileno(), True)
+        return seen
 
     def test_a_dead_holder_s_lock_is_taken_over(self):
         store = self.path("store")
@@ -235,6 +249,22 @@ class Shards(Rig):
             self.heard(child, b"waiting for it to end")
             child.send_signal(signal.SIGINT)
             self.assertIn("interrupted while waiting", self.ends(child, 130))
+
+    def test_runs_that_wait_can_be_interrupted(self):
+        self.write(self.many(4))
+        disk, store = self.streaming()
+        score = [PROGRAM, "eval", "--model", MODEL, "--device", "cpu", "--text", os.path.join(MODEL, "golden", "eval.txt"),
+                 "--prompt-tokens", "16", "--score-tokens", "4", *disk]
+        measure = [PROGRAM, "bench", "--model", MODEL, "--device", "cpu", "--prompt-len", "16", "--gen-len", "4", *disk]
+        for words in (self.words(*disk, "--overwrite"), score, measure):
+            with self.subTest(words[1]), self.holder(store):
+                child = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+                self.heard(child, b"waiting for it to end")
+                begin = time.monotonic()
+                child.send_signal(signal.SIGINT)
+                self.assertIn("interrupted", self.ends(child, 130))
+                self.assertLess(time.monotonic() - begin, 10)
+            shutil.rmtree(store + ".partial")
 
 
 if __name__ == "__main__":
