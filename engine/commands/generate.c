@@ -67,17 +67,9 @@ static void job_close(struct aq_job *j)
     aq_lengths_close(&j->lengths);
     free(j->id_table);
     free(j->prompt_histogram);
-    free(j->output);
-    free(j->part);
-    free(j->manifest);
-    free(j->status);
+    aq_output_files_close(&j->files);
     free(j->errors);
-    free(j->sums);
-    free(j->damaged);
-    free(j->roster);
-    free(j->inflight);
     aq_inflight_close(j->begun.file);
-    free(j->stale);
     aq_sums_close(j->old.sums);
     aq_lock_close(j->lock);
     aq_lock_close(j->errors_lock);

@@ -3,7 +3,8 @@
  *   generate.c   the phases, in order (engine/commands)
  *   preflight.c  every line parsed and counted before weights are read
  *   shard.c      the share of the records that this run has
- *   output.c     where results go, and the names of what lies beside them
+ *   output.c     where results go
+ *   files.c      what lies beside them
  *   lines.c      the lines of a result file
  *   resume.c     what an existing output already holds
  *   settle.c     repair, retries, what is set aside
@@ -25,6 +26,7 @@
 #include "engine/core/opts_from.h"
 #include "engine/hooks.h"
 #include "engine/job/eta.h"
+#include "engine/job/files.h"
 #include "engine/job/flight.h"
 #include "engine/job/generator.h"
 #include "engine/job/inflight.h"
@@ -155,17 +157,12 @@ struct aq_job {
         char name[80];
     } other_model; /* the first of them */
 
-    /* output file; path NULL when results go to hooks->output */
-    char *output;
+    struct aq_output_files files; /* all NULL when results go to hooks->output */
+    /* Of these; NULL for streams, but for output. */
+    const char *output, *part, *manifest, *status, *sums, *damaged, *stale, *roster, *inflight;
     bool stream_output; /* a device or pipe: no resume, no status */
-    char *part;   /* FILE.part, where --ordered collects; NULL for streams, as the next ones */
-    char *errors; /* --errors; NULL: error records are among the results */
-    char *manifest, *status;
-    char *sums, *damaged; /* FILE.sums; FILE.damaged, where lines go that are not as written */
-    char *stale;          /* FILE.stale, where lines go whose records are no longer in the input */
-    char *roster;         /* FILE.records, of a shard */
-    char *inflight;       /* FILE.inflight */
-    const char *lines;    /* where lines are appended: output or part */
+    char *errors;       /* --errors; NULL: error records are among the results */
+    const char *lines;  /* where lines are appended: output or part */
     struct aq_lock *lock, *errors_lock;
     struct aq_writer *writer;
     struct aq_job_old old;

@@ -4,7 +4,6 @@
 #include "base/buf.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "engine/job/aside.h"
 #include "engine/job/lock.h"
 #include "engine/job/manifest_file.h"
 #include "engine/job/merge_state.h"
@@ -18,12 +17,18 @@
 
 /* ---- the output's name ---- */
 
-static int check_apart(const struct aq_merge *m, const char *path, struct aq_err *reterr)
+/* No file of the shard is one of the output's. */
+static int check_apart(const struct aq_merge *m, const struct aq_merge_shard *s,
+                       struct aq_err *reterr)
 {
-    const char *const own[] = {m->output, m->manifest, m->sums};
-    for (size_t i = 0; i < AQ_ARRAY_LEN(own); i++)
-        if (aq_file_same(path, own[i]))
-            return aq_error(reterr, -EINVAL, "the output's file '%s' is also a shard's", own[i]);
+    const char *own[AQ_OUTPUT_FILES], *theirs[AQ_OUTPUT_FILES];
+    aq_output_files_list(&m->files, own);
+    aq_output_files_list(&s->files, theirs);
+    for (size_t i = 0; i < AQ_OUTPUT_FILES; i++)
+        for (size_t k = 0; k < AQ_OUTPUT_FILES; k++)
+            if (aq_file_same(theirs[k], own[i]))
+                return aq_error(reterr, -EINVAL, "the output's file '%s' is also a shard's",
+                                own[i]);
     return 0;
 }
 
@@ -32,11 +37,9 @@ static int check_shards_apart(const struct aq_merge *m, struct aq_err *reterr)
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && i < m->shard_count; i++) {
         const struct aq_merge_shard *s = &m->shard[i];
-        const char *const files[] = {s->output, s->part, s->manifest, s->sums, s->roster};
-        for (size_t k = 0; rc == 0 && k < AQ_ARRAY_LEN(files); k++)
-            rc = check_apart(m, files[k], reterr);
+        rc = check_apart(m, s, reterr);
         for (uint32_t k = 0; rc == 0 && k < i; k++)
-            if (aq_file_same(s->output, m->shard[k].output))
+            if (aq_file_same(s->files.output, m->shard[k].files.output))
                 rc = aq_error(reterr, -EINVAL, "'%s' is given twice", s->given);
     }
     return rc;
@@ -48,24 +51,28 @@ static int name_output(struct aq_merge *m, struct aq_err *reterr)
     struct stat st;
     if (!strcmp(given, "-") || (stat(given, &st) == 0 && !S_ISREG(st.st_mode)))
         return aq_error(reterr, -EINVAL, "the output '%s': expected the name of a file", given);
-    m->output = aq_file_resolve(given);
-    if (!m->output)
-        return aq_error(reterr, errno == ELOOP ? -EINVAL : -ENOMEM, "the output '%s': %s", given,
-                        strerror(errno));
-    m->manifest = aq_file_name(m->output, ".manifest.json");
-    m->sums = aq_file_name(m->output, ".sums");
-    return m->manifest && m->sums ? 0 : aq_error_memory(reterr, "output");
+    return aq_output_files_open(&m->files, "output", given, reterr);
 }
 
+static int check_room(const struct aq_merge *m, struct aq_err *reterr)
+{
+    const struct aq_output_files *f = &m->files;
+    if (m->o->overwrite || !aq_output_files_hold(f))
+        return 0;
+    return aq_error(reterr, -EINVAL,
+                    "the output '%s' exists%s; --overwrite renames it out of the way", f->output,
+                    aq_file_size(f->output) < 0 ? ", as results that are not in order yet (.part)"
+                                                : "");
+}
+
+/* What lies beside a file that is gone speaks of another one, too. */
 static int make_room(const struct aq_merge *m, struct aq_err *reterr)
 {
-    if (aq_file_size(m->output) < 0)
-        return 0;
-    if (!m->o->overwrite)
-        return aq_error(reterr, -EINVAL,
-                        "the output '%s' exists; --overwrite renames it out of the way", m->output);
-    const char *const old[] = {m->manifest, m->sums, m->output};
-    return aq_set_aside(old, AQ_ARRAY_LEN(old), "--overwrite: ", m->o->hooks, reterr);
+    int rc = check_room(m, reterr);
+    return rc < 0
+               ? rc
+               : aq_output_files_set_aside(&m->files, NULL, m->o->overwrite ? "--overwrite: " : "",
+                                           m->o->hooks, reterr);
 }
 
 /* ---- the shards together ---- */
@@ -220,7 +227,7 @@ static int judged(const struct aq_merge *m, struct aq_err *reterr)
     return aq_merge_problems(m)
                ? aq_error(reterr, -EINVAL,
                           "'%s' was not written: the shards do not make up one run (see above)",
-                          m->output)
+                          m->files.output)
                : 0;
 }
 
@@ -244,15 +251,13 @@ static int merge_locked(struct aq_merge *m, struct aq_err *reterr)
 {
     struct aq_lock *lock = NULL;
     int rc = name_output(m, reterr);
-    char *path = rc == 0 ? aq_file_name(m->output, ".lock") : NULL;
     if (rc == 0)
-        rc = path ? aq_lock_open(&lock, path, reterr) : aq_error_memory(reterr, "output");
-    if (rc == 0 && !m->o->overwrite)
-        rc = make_room(m, reterr); /* before hours of reading */
+        rc = aq_lock_open(&lock, m->files.lock, reterr);
+    if (rc == 0)
+        rc = check_room(m, reterr); /* before hours of reading */
     if (rc == 0)
         rc = merge(m, reterr);
     aq_lock_close(lock);
-    free(path);
     return rc;
 }
 
@@ -269,9 +274,7 @@ int aq_merge(struct aq_merge_result *ret, const struct aq_merge_opts *opts, stru
     free(m.shard);
     free(m.line);
     free(m.taken);
-    free(m.output);
-    free(m.manifest);
-    free(m.sums);
+    aq_output_files_close(&m.files);
     *ret = m.result;
     return rc;
 }

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "engine/job/line_walk.h"
+#include "engine/job/lock.h"
 #include "engine/job/manifest_file.h"
 #include "engine/job/sums.h"
 
@@ -20,18 +21,11 @@ enum { SHOWN_LINES = 8 };
 
 static int name_files(struct aq_merge_shard *s, struct aq_err *reterr)
 {
-    s->output = aq_file_resolve(s->given);
-    if (!s->output)
-        return aq_error(reterr, errno == ELOOP ? -EINVAL : -ENOMEM, "'%s': %s", s->given,
-                        strerror(errno));
-    s->part = aq_file_name(s->output, ".part");
-    s->manifest = aq_file_name(s->output, ".manifest.json");
-    s->sums = aq_file_name(s->output, ".sums");
-    s->roster = aq_file_name(s->output, ".records");
-    if (!s->part || !s->manifest || !s->sums || !s->roster)
-        return aq_error_memory(reterr, "'%s'", s->given);
-    bool only_part = aq_file_size(s->output) <= 0 && aq_file_size(s->part) > 0;
-    s->lines = only_part ? s->part : s->output;
+    int rc = aq_output_files_open(&s->files, "shard", s->given, reterr);
+    if (rc < 0)
+        return rc;
+    bool only_part = aq_file_size(s->files.output) <= 0 && aq_file_size(s->files.part) > 0;
+    s->lines = only_part ? s->files.part : s->files.output;
     return 0;
 }
 
@@ -40,7 +34,7 @@ static int read_head(bool *ret, struct aq_merge *m, struct aq_merge_shard *s, st
 {
     struct aq_roster *roster = NULL;
     struct aq_err err;
-    int rc = aq_roster_open(&roster, s->roster, &err);
+    int rc = aq_roster_open(&roster, s->files.roster, &err);
     *ret = rc == 0;
     if (rc == -ENOMEM)
         return aq_error(reterr, rc, "%s", err.text);
@@ -48,7 +42,7 @@ static int read_head(bool *ret, struct aq_merge *m, struct aq_merge_shard *s, st
         aq_merge_problem(m,
                          "'%s' is not of a shard: '%s' does not exist, which a run with --shard "
                          "writes",
-                         s->given, s->roster);
+                         s->given, s->files.roster);
     else if (rc < 0)
         aq_merge_problem(m, "'%s': %s; the shard's command makes it anew", s->given, err.text);
     if (rc == 0) {
@@ -62,7 +56,7 @@ static int read_head(bool *ret, struct aq_merge *m, struct aq_merge_shard *s, st
 /* Lines are merged as they lie in one plain file. */
 static void check_whole(struct aq_merge *m, const struct aq_merge_shard *s)
 {
-    if (aq_compression_of_name(s->output) != AQ_PLAIN)
+    if (aq_compression_of_name(s->files.output) != AQ_PLAIN)
         aq_merge_problem(m, "'%s' is compressed: unpack it, and rename what lies beside it",
                          s->given);
     if (json_is_string(json_object_get(s->values, "errors_file")))
@@ -81,7 +75,7 @@ static void check_input(struct aq_merge *m, const struct aq_merge_shard *s)
         aq_merge_problem(m,
                          "'%s' is not of the input that '%s' is of; the shard's command makes both "
                          "anew",
-                         s->roster, s->manifest);
+                         s->files.roster, s->files.manifest);
 }
 
 int aq_merge_shard_open(struct aq_merge *m, uint32_t at, struct aq_err *reterr)
@@ -100,7 +94,12 @@ int aq_merge_shard_open(struct aq_merge *m, uint32_t at, struct aq_err *reterr)
     rc = read_head(&listed, m, s, reterr);
     if (rc < 0 || !listed)
         return rc;
-    rc = aq_manifest_read(&s->values, &s->sums_promised, s->manifest, &err);
+    rc = aq_lock_check(s->files.lock, &err);
+    if (rc < 0) {
+        aq_merge_problem(m, "'%s': its run is not over: %s", s->given, err.text);
+        return 0;
+    }
+    rc = aq_manifest_read(&s->values, &s->sums_promised, s->files.manifest, &err);
     if (rc == -ENOMEM)
         return aq_error(reterr, rc, "%s", err.text);
     if (rc < 0)
@@ -114,11 +113,7 @@ int aq_merge_shard_open(struct aq_merge *m, uint32_t at, struct aq_err *reterr)
 
 void aq_merge_shard_close(struct aq_merge_shard *s)
 {
-    free(s->output);
-    free(s->part);
-    free(s->manifest);
-    free(s->sums);
-    free(s->roster);
+    aq_output_files_close(&s->files);
     json_decref(s->values);
 }
 
@@ -218,18 +213,18 @@ static void judge_unknown(const struct reading *r)
                          "'%s': %" PRIu64 " %s not in '%s', which has others instead (the first is "
                          "line %" PRIu64 "): damaged on the disk, or edited; the shard's own "
                          "command runs their records again",
-                         s->given, r->unknown, r->unknown == 1 ? "line is" : "lines are", s->sums,
-                         r->first_unknown);
+                         s->given, r->unknown, r->unknown == 1 ? "line is" : "lines are",
+                         s->files.sums, r->first_unknown);
     else if (r->unknown && s->sums_promised)
         aq_merge_problem(r->m,
                          "'%s': nothing says that %" PRIu64 " %s as written (the first is line "
                          "%" PRIu64 "): '%s' %s; the shard's own command takes lines by their form "
                          "and makes it anew",
                          s->given, r->unknown, r->unknown == 1 ? "line is" : "lines are",
-                         r->first_unknown, s->sums,
-                         aq_file_size(s->sums) < 0 ? "does not exist"
-                         : r->sums_damaged         ? "is damaged"
-                                                   : "has no sum of them");
+                         r->first_unknown, s->files.sums,
+                         aq_file_size(s->files.sums) < 0 ? "does not exist"
+                         : r->sums_damaged               ? "is damaged"
+                                                         : "has no sum of them");
 }
 
 static void judge_sums(const struct reading *r, const struct aq_job_walk *w)
@@ -277,8 +272,8 @@ static int read_lines(struct reading *r, struct aq_err *reterr)
     struct aq_job_walk walk;
     r->seen = calloc(s->count + 1, sizeof(*r->seen));
     int rc = r->seen ? aq_sums_open(&r->sums, reterr) : aq_error_memory(reterr, "'%s'", s->given);
-    if (rc == 0 && aq_file_size(s->sums) >= 0)
-        rc = aq_sums_read(r->sums, s->sums, &r->sums_damaged, reterr);
+    if (rc == 0 && aq_file_size(s->files.sums) >= 0)
+        rc = aq_sums_read(r->sums, s->files.sums, &r->sums_damaged, reterr);
     if (rc < 0)
         return rc;
     rc = aq_line_walk(&(struct aq_line_walk){.path = s->lines,
@@ -297,10 +292,10 @@ int aq_merge_shard_read(struct aq_merge *m, uint32_t at, struct aq_err *reterr)
 {
     struct aq_merge_shard *s = &m->shard[at];
     struct reading r = {.m = m, .at = at};
-    int rc = aq_roster_open(&r.roster, s->roster, reterr);
+    int rc = aq_roster_open(&r.roster, s->files.roster, reterr);
     if (rc == 0 && aq_roster_count(r.roster) != s->count)
         rc = aq_error(reterr, -EIO, "'%s' has changed while it was read: its run is not over",
-                      s->roster);
+                      s->files.roster);
     if (rc == 0) {
         take_records(&r);
         rc = read_lines(&r, reterr);

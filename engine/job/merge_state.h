@@ -5,14 +5,14 @@
 #ifndef AQ_ENGINE_JOB_MERGE_STATE_H
 #define AQ_ENGINE_JOB_MERGE_STATE_H
 
+#include "engine/job/files.h"
 #include "engine/job/merge.h"
 #include "engine/job/roster.h"
 
 /* A shard as it was found. */
 struct aq_merge_shard {
-    const char *given;              /* as the user calls it */
-    char *output, *manifest, *sums; /* FILE and what lies beside it */
-    char *part, *roster;
+    const char *given; /* as the user calls it */
+    struct aq_output_files files;
     const char *lines; /* where its results are: FILE or FILE.part */
     json_t *values;    /* of its manifest; NULL: nothing of this shard can be believed */
     struct aq_roster_head head;
@@ -29,7 +29,7 @@ struct aq_merge_line {
 
 struct aq_merge {
     const struct aq_merge_opts *o;
-    char *output, *manifest, *sums;
+    struct aq_output_files files; /* of the output */
     struct aq_merge_shard *shard;
     uint32_t shard_count;
     const struct aq_merge_shard *first; /* the first that can be believed; NULL: none */

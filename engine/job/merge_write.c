@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The output of a merge.  Results are written beside their name and renamed last: cut off before
- * that, a manifest and sums without results are there, which the next merge, or a run, replaces. */
+ * that, a manifest and sums without results are there, which the next merge sets aside and a run
+ * replaces. */
 #include "engine/job/merge_state.h"
 
 #include "base/file.h"
@@ -100,8 +101,8 @@ static int write_beside(struct aq_merge *m, struct aq_err *reterr)
 {
     json_t *values = aq_json_copy(m->first->values);
     aq_json_put(&values, "shard", json_null());
-    int rc = aq_manifest_write(m->manifest, values, reterr);
-    return rc < 0 ? rc : aq_sums_write_list(m->sums, m->line_count, sum_of, m, reterr);
+    int rc = aq_manifest_write(m->files.manifest, values, reterr);
+    return rc < 0 ? rc : aq_sums_write_list(m->files.sums, m->line_count, sum_of, m, reterr);
 }
 
 int aq_merge_write(struct aq_merge *m, struct aq_err *reterr)
@@ -109,7 +110,7 @@ int aq_merge_write(struct aq_merge *m, struct aq_err *reterr)
     struct copy c = {.m = m, .fd = calloc(m->shard_count, sizeof(*c.fd))};
     if (!c.fd)
         return aq_error_memory(reterr, "merge of %" PRIu32 " files", m->shard_count);
-    int rc = aq_replacement_open(&c.to, m->output, m->first->lines, reterr);
+    int rc = aq_replacement_open(&c.to, m->files.output, m->first->lines, reterr);
     if (rc == 0) {
         rc = copy_lines(&c, reterr);
         rc = rc == 0 ? write_beside(m, reterr) : rc;

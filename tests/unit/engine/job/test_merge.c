@@ -3,6 +3,7 @@
  * said. */
 #include "tests/unit/engine/job/job_rig.h"
 
+#include "engine/job/lock.h"
 #include "tests/test.h"
 
 #include <errno.h>
@@ -446,6 +447,75 @@ static void an_output_that_is_there_is_only_renamed(void **state)
     free(text);
 }
 
+/* A run with --ordered that is not over has its results in FILE.part alone. */
+static void results_that_are_not_in_order_yet_are_an_output(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, RECORDS);
+    run_shards(rig, "");
+    job_rig_write(rig, "m.jsonl.part", "mine\n");
+    job_rig_write(rig, "m.jsonl.manifest.json", "of mine\n");
+    assert_int_equal(merge(rig, all, ""), -EINVAL);
+    assert_non_null(strstr(rig->err.text, "exists"));
+    char *text = job_rig_read(rig, "m.jsonl.manifest.json");
+    assert_string_equal(text, "of mine\n");
+    free(text);
+    assert_false(job_rig_exists(rig, "m.jsonl.sums"));
+    assert_int_equal(merge(rig, all, "\"overwrite\": true"), 0);
+    text = job_rig_read(rig, "m.jsonl.part.old.1");
+    assert_string_equal(text, "mine\n");
+    free(text);
+    assert_true(job_rig_exists(rig, "m.jsonl.manifest.json.old.1"));
+}
+
+/* With --overwrite, and where FILE itself is gone. */
+static void nothing_of_the_output_before_stays_beside_the_new_one(void **state)
+{
+    static const char *const endings[] = {".part",  ".sums",    ".manifest.json", ".status.json",
+                                          ".stale", ".records", ".inflight",      ".damaged"};
+    struct job_rig *rig = *state;
+    char name[64];
+    job_rig_records(rig, RECORDS);
+    run_shards(rig, "");
+    job_rig_write(rig, "m.jsonl", "mine\n");
+    for (int attempt = 1; attempt <= 2; attempt++) {
+        for (size_t i = 0; i < AQ_ARRAY_LEN(endings); i++) {
+            snprintf(name, sizeof(name), "m.jsonl%s", endings[i]);
+            job_rig_write(rig, name, i == 0 && attempt == 2 ? "" : "mine\n");
+        }
+        assert_int_equal(merge(rig, all, attempt == 1 ? "\"overwrite\": true" : ""), 0);
+        for (size_t i = 0; i < AQ_ARRAY_LEN(endings); i++) {
+            snprintf(name, sizeof(name), "m.jsonl%s.old.%d", endings[i], attempt);
+            assert_true(job_rig_exists(rig, name));
+            snprintf(name, sizeof(name), "m.jsonl%s", endings[i]);
+            assert_true(job_rig_exists(rig, name) == (i == 1 || i == 2));
+        }
+        unlink(job_rig_path(rig, "m.jsonl"));
+        unlink(job_rig_path(rig, "m.jsonl.manifest.json"));
+        unlink(job_rig_path(rig, "m.jsonl.sums"));
+    }
+}
+
+static void files_of_a_run_that_is_not_over_are_left_alone(void **state)
+{
+    struct job_rig *rig = *state;
+    struct aq_lock *lock;
+    job_rig_records(rig, RECORDS);
+    run_shards(rig, "");
+    static const char *const locks[] = {"m.jsonl.lock", "s1.jsonl.lock"};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(locks); i++) {
+        assert_int_equal(aq_lock_open(&lock, job_rig_path(rig, locks[i]), NULL), 0);
+        assert_int_equal(merge(rig, all, "\"overwrite\": true"), -EINVAL);
+        assert_true(i ? job_rig_said(rig, "s1.jsonl': its run is not over")
+                      : strstr(rig->err.text, "is held by process") != NULL);
+        assert_false(job_rig_exists(rig, "m.jsonl"));
+        assert_true(job_rig_exists(rig, locks[i]));
+        aq_lock_close(lock);
+    }
+    job_rig_write(rig, "s1.jsonl.lock", "99999 of a run that was killed\n");
+    assert_int_equal(merge(rig, all, ""), 0);
+}
+
 static void the_output_is_no_file_of_a_shard(void **state)
 {
     struct job_rig *rig = *state;
@@ -496,6 +566,9 @@ static const struct CMUnitTest tests[] = {
     RIG(a_list_of_another_input_than_the_manifest_s_is_refused),
     RIG(values_may_differ_where_that_is_allowed),
     RIG(an_output_that_is_there_is_only_renamed),
+    RIG(results_that_are_not_in_order_yet_are_an_output),
+    RIG(nothing_of_the_output_before_stays_beside_the_new_one),
+    RIG(files_of_a_run_that_is_not_over_are_left_alone),
     RIG(the_output_is_no_file_of_a_shard),
     RIG(an_interrupted_merge_leaves_nothing),
 };
