@@ -133,9 +133,7 @@ static void add_sampling(json_t **v, const struct aq_params *p)
 static void add_files(json_t **v, const struct aq_job *j)
 {
     char *name = j->errors ? aq_file_beside(j->errors, j->output) : NULL;
-    enum aq_compression packed = aq_job_compression(j->output);
-    aq_json_put(v, "compression",
-                packed == AQ_PLAIN ? json_null() : json_string(aq_compression_name(packed)));
+    aq_json_put(v, "compression", aq_manifest_compression(aq_job_compression(j->output)));
     aq_json_put(v, "errors_file", !j->errors ? json_null() : name ? aq_json_string(name) : NULL);
     free(name);
 }

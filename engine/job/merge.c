@@ -24,11 +24,14 @@ static int check_apart(const struct aq_merge *m, const struct aq_merge_shard *s,
     const char *own[AQ_OUTPUT_FILES], *theirs[AQ_OUTPUT_FILES];
     aq_output_files_list(&m->files, own);
     aq_output_files_list(&s->files, theirs);
-    for (size_t i = 0; i < AQ_OUTPUT_FILES; i++)
+    for (size_t i = 0; i < AQ_OUTPUT_FILES; i++) {
         for (size_t k = 0; k < AQ_OUTPUT_FILES; k++)
             if (aq_file_same(theirs[k], own[i]))
                 return aq_error(reterr, -EINVAL, "the output's file '%s' is also a shard's",
                                 own[i]);
+        if (s->errors && aq_file_same(s->errors, own[i]))
+            return aq_error(reterr, -EINVAL, "the output's file '%s' has a shard's errors", own[i]);
+    }
     return 0;
 }
 
@@ -51,7 +54,9 @@ static int name_output(struct aq_merge *m, struct aq_err *reterr)
     struct stat st;
     if (!strcmp(given, "-") || (stat(given, &st) == 0 && !S_ISREG(st.st_mode)))
         return aq_error(reterr, -EINVAL, "the output '%s': expected the name of a file", given);
-    return aq_output_files_open(&m->files, "output", given, reterr);
+    int rc = aq_output_files_open(&m->files, "output", given, reterr);
+    return rc < 0 ? rc
+                  : aq_compression_check(aq_compression_of_name(m->files.output), given, reterr);
 }
 
 static int check_room(const struct aq_merge *m, struct aq_err *reterr)
@@ -77,6 +82,12 @@ static int make_room(const struct aq_merge *m, struct aq_err *reterr)
 
 /* ---- the shards together ---- */
 
+/* What the files of a shard are, whatever is in them. */
+static bool is_of_files(const char *key)
+{
+    return !strcmp(key, "shard") || !strcmp(key, "compression") || !strcmp(key, "errors_file");
+}
+
 /* Keys of either side that differ, as rows of a table in one problem. */
 static void compare(struct aq_merge *m, struct aq_merge_shard *s)
 {
@@ -91,7 +102,7 @@ static void compare(struct aq_merge *m, struct aq_merge_shard *s)
     {
         const json_t *a = json_object_get(first->values, key), *b = json_object_get(s->values, key);
         char was[AQ_MANIFEST_VALUE_BYTES], now[AQ_MANIFEST_VALUE_BYTES];
-        if (!strcmp(key, "shard") || aq_manifest_same(a, b))
+        if (is_of_files(key) || aq_manifest_same(a, b))
             continue;
         aq_manifest_text(was, a);
         aq_manifest_text(now, b);

@@ -5,16 +5,29 @@
 #ifndef AQ_ENGINE_JOB_MERGE_STATE_H
 #define AQ_ENGINE_JOB_MERGE_STATE_H
 
+#include "base/compress.h"
 #include "engine/job/files.h"
 #include "engine/job/merge.h"
 #include "engine/job/roster.h"
+
+/* The files that have lines of a shard. */
+enum {
+    AQ_MERGE_RESULTS, /* FILE, or FILE.part */
+    AQ_MERGE_ERRORS,  /* --errors */
+    AQ_MERGE_SOURCES
+};
+struct aq_merge_source {
+    const char *path; /* NULL: there is none */
+    enum aq_compression compression;
+};
 
 /* A shard as it was found. */
 struct aq_merge_shard {
     const char *given; /* as the user calls it */
     struct aq_output_files files;
-    const char *lines; /* where its results are: FILE or FILE.part */
-    json_t *values;    /* of its manifest; NULL: nothing of this shard can be believed */
+    char *errors; /* NULL: they are among its results */
+    struct aq_merge_source source[AQ_MERGE_SOURCES];
+    json_t *values; /* of its manifest; NULL: nothing of this shard can be believed */
     struct aq_roster_head head;
     uint64_t count;     /* records that it must have */
     bool sums_promised; /* by its manifest */
@@ -24,7 +37,7 @@ struct aq_merge_shard {
 /* A line that will be written. */
 struct aq_merge_line {
     uint64_t offset, count, sum; /* count 0: none so far */
-    uint32_t shard;              /* whose */
+    uint32_t source;             /* AQ_MERGE_SOURCES * its shard's place + which of its files */
 };
 
 struct aq_merge {
@@ -41,6 +54,10 @@ struct aq_merge {
     bool no_memory; /* for a problem's sentence */
 };
 
+static inline const struct aq_merge_source *aq_merge_source(const struct aq_merge *m, uint32_t at)
+{
+    return &m->shard[at / AQ_MERGE_SOURCES].source[at % AQ_MERGE_SOURCES];
+}
 /* Something that forbids the merge: kept, and shown. */
 void aq_merge_problem(struct aq_merge *m, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

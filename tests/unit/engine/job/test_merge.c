@@ -3,10 +3,12 @@
  * said. */
 #include "tests/unit/engine/job/job_rig.h"
 
+#include "base/compress.h"
 #include "engine/job/lock.h"
 #include "tests/test.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,16 +36,21 @@ static void run_shards(struct job_rig *rig, const char *more)
     }
 }
 
-/* Merges the files named in `shards`, separated by blanks, into "m.jsonl". */
-static int merge(struct job_rig *rig, const char *shards, const char *more)
+/* Merges the files named in `shards`, separated by blanks. */
+static int merge_into(struct job_rig *rig, const char *output, const char *shards, const char *more)
 {
     char options[4096], names[512], *rest = names;
-    int n = snprintf(options, sizeof(options), "{\"files\": [\"%s/m.jsonl\"", rig->dir);
+    int n = snprintf(options, sizeof(options), "{\"files\": [\"%s/%s\"", rig->dir, output);
     snprintf(names, sizeof(names), "%s", shards);
     for (char *name; (name = strsep(&rest, " "));)
         n += snprintf(options + n, sizeof(options) - (size_t)n, ", \"%s/%s\"", rig->dir, name);
     snprintf(options + n, sizeof(options) - (size_t)n, "]%s%s}", more[0] ? ", " : "", more);
     return job_rig_command(rig, "merge", aq_cmd_merge, options);
+}
+
+static int merge(struct job_rig *rig, const char *shards, const char *more)
+{
+    return merge_into(rig, "m.jsonl", shards, more);
 }
 
 static const char all[] = "s2.jsonl s0.jsonl s1.jsonl";
@@ -180,6 +187,119 @@ static void records_of_all_forms_keep_their_order(void **state)
     json_decref(found);
 }
 
+/* ---- compressed files, and errors apart ---- */
+
+static const char *const packed_names[] = {"s0.jsonl.gz", "s1.jsonl.zst", "s2.jsonl"};
+static const char packed[] = "s2.jsonl s0.jsonl.gz s1.jsonl.zst";
+
+static void skip_without_libraries(void)
+{
+    if (aq_compression_check(AQ_GZIP, "", NULL) < 0 || aq_compression_check(AQ_ZSTD, "", NULL) < 0)
+        skip();
+}
+
+static void run_packed_shards(struct job_rig *rig, const char *more)
+{
+    for (unsigned k = 0; k < SHARDS; k++)
+        assert_true(run_shard(rig, packed_names[k], k, more) >= 0);
+}
+
+/* The text of a file as its name says that it is compressed; malloc'd. */
+static char *text_of(const struct job_rig *rig, const char *name)
+{
+    struct aq_members *m;
+    struct aq_buf text = {0};
+    char bytes[4096];
+    ssize_t n;
+    int fd = open(job_rig_path(rig, name), O_RDONLY);
+    assert_true(fd >= 0);
+    assert_int_equal(aq_members_open(&m, fd, aq_compression_of_name(name), NULL, NULL, NULL), 0);
+    while ((n = aq_members_read(m, bytes, sizeof(bytes))) > 0)
+        aq_buf_put(&text, bytes, (size_t)n);
+    assert_int_equal(n, 0);
+    aq_members_close(m);
+    close(fd);
+    return aq_buf_take(&text);
+}
+
+static void compressed_shards_are_merged(void **state)
+{
+    struct job_rig *rig = *state;
+    skip_without_libraries();
+    job_rig_records(rig, RECORDS);
+    assert_int_equal(job_rig_run(rig, "\"ordered\": true"), 0);
+    run_packed_shards(rig, "");
+    assert_int_equal(merge(rig, packed, "\"ordered\": true"), 0);
+    assert_same_file(rig, "m.jsonl", "out.jsonl");
+    assert_same_file(rig, "m.jsonl.manifest.json", "out.jsonl.manifest.json");
+    assert_int_equal(merge(rig, packed, "\"overwrite\": true"), 0);
+    char *want = job_rig_sorted(rig, "out.jsonl"), *found = job_rig_sorted(rig, "m.jsonl");
+    assert_string_equal(found, want);
+    free(want);
+    free(found);
+    job_rig_change_byte(rig, "s0.jsonl.gz", job_rig_size(rig, "s0.jsonl.gz") / 2, 1);
+    assert_int_equal(merge(rig, packed, "\"overwrite\": true"), -EINVAL);
+    assert_true(job_rig_said(rig, "s0.jsonl.gz', shard 0/3, is not complete"));
+}
+
+static void the_output_is_compressed_as_its_name_says(void **state)
+{
+    struct job_rig *rig = *state;
+    char options[256];
+    static const char *const names[] = {"m.jsonl.gz", "m.jsonl.zst"};
+    skip_without_libraries();
+    job_rig_records(rig, RECORDS);
+    assert_int_equal(job_rig_run(rig, "\"ordered\": true"), 0);
+    run_shards(rig, "");
+    char *want = job_rig_read(rig, "out.jsonl");
+    for (size_t i = 0; i < AQ_ARRAY_LEN(names); i++) {
+        assert_int_equal(merge_into(rig, names[i], all, "\"ordered\": true"), 0);
+        char *found = text_of(rig, names[i]);
+        assert_string_equal(found, want);
+        free(found);
+        snprintf(options, sizeof(options), "\"output\": \"%s\"", job_rig_path(rig, names[i]));
+        assert_int_equal(job_rig_run(rig, options), 0);
+        assert_true(job_rig_said(rig, "nothing to do: all 120 records"));
+    }
+    free(want);
+}
+
+/* Six records are bad; one shard has its errors apart and compressed, one apart, one among the rest. */
+static void errors_of_all_shards_are_merged_with_their_results(void **state)
+{
+    struct job_rig *rig = *state;
+    char more[256];
+    struct aq_buf in = {0};
+    skip_without_libraries();
+    for (unsigned i = 0; i < RECORDS; i++)
+        aq_buf_printf(&in, "{\"id\": \"r%u\", \"prompt\": [5, 6], \"temperature\": %d}\n", i,
+                      i % 5 ? 0 : -1);
+    job_rig_write(rig, "in.jsonl", in.data);
+    aq_buf_close(&in);
+    assert_int_equal(job_rig_run(rig, "\"ordered\": true"), 3);
+    snprintf(more, sizeof(more), "\"errors\": \"%s\"", job_rig_path(rig, "e0.jsonl.gz"));
+    assert_true(run_shard(rig, "s0.jsonl", 0, more) >= 0);
+    snprintf(more, sizeof(more), "\"errors\": \"%s\"", job_rig_path(rig, "e1.jsonl"));
+    assert_true(run_shard(rig, "s1.jsonl", 1, more) >= 0);
+    assert_true(run_shard(rig, "s2.jsonl", 2, "") >= 0);
+    assert_true(job_rig_size(rig, "e0.jsonl.gz") > 0 && job_rig_size(rig, "e1.jsonl") > 0);
+    assert_int_equal(merge(rig, all, "\"ordered\": true"), 0);
+    assert_same_file(rig, "m.jsonl", "out.jsonl");
+    assert_same_file(rig, "m.jsonl.manifest.json", "out.jsonl.manifest.json");
+    assert_true(job_rig_said(rig, "merged: 120 records (24 errors)"));
+    char *line = line_of(rig, "e1.jsonl", 1);
+    job_rig_append(rig, "s1.jsonl", line, strlen(line));
+    job_rig_append(rig, "s1.jsonl", "\n", 1);
+    free(line);
+    assert_int_equal(merge(rig, all, "\"overwrite\": true"), -EINVAL);
+    assert_true(job_rig_said(rig, "e1.jsonl')"));
+    unlink(job_rig_path(rig, "e1.jsonl"));
+    assert_int_equal(merge(rig, all, "\"overwrite\": true"), -EINVAL);
+    assert_true(job_rig_said(rig, "e1.jsonl' does not exist"));
+    assert_true(run_shard(rig, "s1.jsonl", 1, more) >= 0);
+    assert_int_equal(merge(rig, all, "\"overwrite\": true"), 0);
+}
+
 static void ordered_shards_that_were_not_put_in_order_yet_are_taken(void **state)
 {
     struct job_rig *rig = *state;
@@ -263,7 +383,7 @@ static void a_record_with_two_lines_is_refused(void **state)
     char *line = line_of(rig, "s0.jsonl", 3);
     job_rig_append(rig, "s0.jsonl", line, strlen(line));
     job_rig_append(rig, "s0.jsonl", "\n", 1);
-    assert_not_merged(rig, all, "", "1 line is of a record that has one already (lines 3 and ");
+    assert_not_merged(rig, all, "", "1 line is of a record that has one already (line 3 of ");
     free(line);
 }
 
@@ -550,6 +670,9 @@ static const struct CMUnitTest tests[] = {
     RIG(a_run_goes_on_with_merged_results),
     RIG(ordered_gives_the_order_of_the_input),
     RIG(records_of_all_forms_keep_their_order),
+    RIG(compressed_shards_are_merged),
+    RIG(the_output_is_compressed_as_its_name_says),
+    RIG(errors_of_all_shards_are_merged_with_their_results),
     RIG(ordered_shards_that_were_not_put_in_order_yet_are_taken),
     RIG(a_last_line_without_its_newline_gets_one),
     RIG(empty_shards_are_shards),
