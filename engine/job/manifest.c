@@ -92,8 +92,8 @@ static void add_reading(json_t **v, const struct aq_job *j)
                 j->shard.count ? json_string(aq_shard_text(shard, j->shard)) : json_null());
 }
 
-/* Only where the input has conversations, in this shard or another: results of earlier versions know
- * nothing of them. */
+/* Only where the input has conversations, in this shard or another: results of earlier versions
+ * know nothing of them. */
 static void add_chat(json_t **v, const struct aq_job *j)
 {
     if (!j->whole.chats || !j->g.chat)

@@ -239,9 +239,9 @@ static void say_missing(const struct reading *r, uint64_t missing)
     aq_buf_close(&lines);
 }
 
-/* Lines without a sum.  Where there are sums without a line they are what a resumed run calls damaged
- * (engine/job/resume.c); else nothing says that they are as they were written, and the merged file's
- * sums would vouch for them all the same. */
+/* Lines without a sum.  Where there are sums without a line they are what a resumed run calls
+ * damaged (engine/job/resume.c); else nothing says that they are as they were written, and the
+ * merged file's sums would vouch for them all the same. */
 static void judge_unknown(const struct reading *r)
 {
     const struct aq_merge_shard *s = &r->m->shard[r->at];

@@ -264,7 +264,7 @@ static void the_output_is_compressed_as_its_name_says(void **state)
     free(want);
 }
 
-/* Six records are bad; one shard has its errors apart and compressed, one apart, one among the rest. */
+/* One shard has its errors apart and compressed, one apart, one among the rest. */
 static void errors_of_all_shards_are_merged_with_their_results(void **state)
 {
     struct job_rig *rig = *state;
@@ -493,7 +493,7 @@ static void shards_that_are_not_of_one_run_are_refused(void **state)
     assert_not_merged(rig, "s0.jsonl s1.jsonl longer.jsonl", "", "input_hash");
 }
 
-/* One record more is one shard's; the others have nothing to do, and are of the longer input, too. */
+/* One record more is one shard's; the others have nothing to do, and are of the longer input. */
 static void shards_that_got_none_of_the_new_records_are_of_the_longer_input(void **state)
 {
     struct job_rig *rig = *state;
