@@ -65,7 +65,7 @@ static void job_close(struct aq_job *j)
     aq_generator_close(&j->g);
     free(j->rows);
     aq_lengths_close(&j->lengths);
-    free(j->id_table);
+    aq_id_table_close(&j->ids);
     free(j->prompt_histogram);
     aq_output_files_close(&j->files);
     free(j->errors);

@@ -32,6 +32,7 @@
 #include "engine/job/inflight.h"
 #include "engine/job/line_walk.h"
 #include "engine/job/lock.h"
+#include "engine/job/record_list.h"
 #include "engine/job/sums.h"
 #include "engine/job/writer.h"
 #include "engine/options/shard.h"
@@ -141,9 +142,8 @@ struct aq_job {
     struct aq_input *input;
     struct aq_row *rows;
     uint64_t row_count, row_capacity;
-    uint32_t *id_table; /* open addressing over id_hash: row + 1, 0 free */
-    uint64_t id_table_count;
-    struct aq_shard shard; /* rows, counts and what follows from them are of its records */
+    struct aq_id_table ids; /* of the rows */
+    struct aq_shard shard;  /* rows, counts and what follows from them are of its records */
     struct aq_job_counts counts;
     struct {
         uint64_t records, valid, chats;
@@ -231,9 +231,8 @@ const char *aq_job_device_reason(const struct aq_job *j);
 int aq_job_preflight(struct aq_job *j, struct aq_err *reterr);
 /* The request of a row, read again. */
 int aq_job_request(struct aq_request **ret, struct aq_job *j, uint64_t row, struct aq_err *reterr);
-/* Row with this id, or of the record with this index; SIZE_MAX when there is none. */
-uint64_t aq_job_find_id(const struct aq_job *j, uint64_t id_hash);
-uint64_t aq_job_find_index(const struct aq_job *j, uint64_t index);
+/* The rows, to look for one. */
+struct aq_record_list aq_job_records(const struct aq_job *j);
 /* -EINVAL when there is nothing valid, too much is invalid, or --strict meets an invalid record. */
 int aq_job_check_counts(const struct aq_job *j, struct aq_err *reterr);
 /* Bounds over the rows that are not done, into j->workload and j->pending. */

@@ -211,7 +211,8 @@ static int put_result(struct aq_run *run, struct aq_record *rec, struct aq_err *
 {
     struct aq_buf text = {0};
     struct aq_job *j = run->job;
-    uint64_t row = aq_job_find_index(j, rec->request->index);
+    const struct aq_record_list records = aq_job_records(j);
+    uint64_t row = aq_record_list_index(&records, rec->request->index);
     bool error = false;
     int rc = 0;
     j->g.result_rules.created = aq_clock_unix_s();
