@@ -342,7 +342,7 @@ static int empty_output(struct aq_job *j, struct aq_err *reterr)
 static int nothing_to_do(struct aq_job *j, struct aq_err *reterr)
 {
     int rc = aq_job_settle(j, reterr);
-    if (rc == 0 && (j->old.manifest_anew || j->old.input_differs))
+    if (rc == 0 && (j->old.manifest_anew || j->old.manifest_behind))
         rc = aq_job_manifest_write(j, reterr);
     if (rc == 0) /* --limit or a changed input may have taken records away */
         rc = aq_job_write_roster(j, reterr);

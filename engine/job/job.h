@@ -110,7 +110,7 @@ struct aq_job_old {
     bool both; /* FILE and FILE.part hold results, and the one of `file` has every record */
     struct aq_sums *sums; /* of all lines; NULL: not looked yet */
     bool manifest_anew;   /* the one that is there is not believed */
-    bool input_differs;   /* from that of the manifest: it has grown, or changed */
+    bool manifest_behind; /* it tells of an input, or a file of errors, that was before */
     bool sums_expected;   /* the manifest says that FILE.sums is there */
     bool sums_there;
     uint64_t sums_damaged; /* lines of it */
@@ -205,7 +205,7 @@ struct aq_run_view {
 
 static inline bool aq_job_interrupted(const struct aq_job *j)
 {
-    return j->hooks && j->hooks->interrupted && j->hooks->interrupted(j->hooks->user);
+    return aq_hooks_interrupted((void *)j->hooks);
 }
 /* Whether this run has the record of a row; always, when it is no shard. */
 static inline bool aq_job_has(const struct aq_job *j, const struct aq_row *row)

@@ -217,7 +217,7 @@ static unsigned compare(struct aq_job *j, const json_t *was, json_t *now, bool g
         const json_t *old = json_object_get(was, key);
         if (aq_manifest_same(old, value))
             continue;
-        j->old.input_differs |= is_of_input(key);
+        j->old.manifest_behind |= is_of_input(key) || strcmp(key, "errors_file") == 0;
         if (grown && is_of_input(key))
             continue;
         /* With --limit nobody knows what became of the other records. */

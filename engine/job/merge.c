@@ -24,14 +24,23 @@ static int check_apart(const struct aq_merge *m, const struct aq_merge_shard *s,
     const char *own[AQ_OUTPUT_FILES], *theirs[AQ_OUTPUT_FILES];
     aq_output_files_list(&m->files, own);
     aq_output_files_list(&s->files, theirs);
-    for (size_t i = 0; i < AQ_OUTPUT_FILES; i++) {
+    for (size_t i = 0; i < AQ_OUTPUT_FILES; i++)
         for (size_t k = 0; k < AQ_OUTPUT_FILES; k++)
             if (aq_file_same(theirs[k], own[i]))
                 return aq_error(reterr, -EINVAL, "the output's file '%s' is also a shard's",
                                 own[i]);
-        if (s->errors && aq_file_same(s->errors, own[i]))
+    return 0;
+}
+
+/* Nor is the file of its errors, which its manifest names. */
+static int check_errors_apart(const struct aq_merge *m, const struct aq_merge_shard *s,
+                              struct aq_err *reterr)
+{
+    const char *own[AQ_OUTPUT_FILES];
+    aq_output_files_list(&m->files, own);
+    for (size_t i = 0; s->errors && i < AQ_OUTPUT_FILES; i++)
+        if (aq_file_same(s->errors, own[i]))
             return aq_error(reterr, -EINVAL, "the output's file '%s' has a shard's errors", own[i]);
-    }
     return 0;
 }
 
@@ -179,12 +188,18 @@ static int check_numbers(struct aq_merge *m, struct aq_err *reterr)
 static int open_shards(struct aq_merge *m, struct aq_err *reterr)
 {
     int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < m->shard_count; i++)
+        rc = aq_merge_shard_name(m, i, reterr);
+    if (rc == 0) /* else the output's lock is taken for that of a shard's run */
+        rc = check_shards_apart(m, reterr);
     for (uint32_t i = 0; rc == 0 && i < m->shard_count; i++) {
         rc = aq_merge_shard_open(m, i, reterr);
+        if (rc == 0)
+            rc = check_errors_apart(m, &m->shard[i], reterr);
         if (!m->first && m->shard[i].values)
             m->first = &m->shard[i];
     }
-    return rc == 0 ? check_shards_apart(m, reterr) : rc;
+    return rc;
 }
 
 /* Whether they are shards of one input, divided in the same way; else their records cannot be put

@@ -19,8 +19,10 @@ enum { SHOWN_LINES = 8 };
 
 /* ---- what it says of itself ---- */
 
-static int name_files(struct aq_merge_shard *s, struct aq_err *reterr)
+int aq_merge_shard_name(struct aq_merge *m, uint32_t at, struct aq_err *reterr)
 {
+    struct aq_merge_shard *s = &m->shard[at];
+    s->given = m->o->shards[at];
     int rc = aq_output_files_open(&s->files, "shard", s->given, reterr);
     if (rc < 0)
         return rc;
@@ -56,7 +58,7 @@ static int read_head(bool *ret, struct aq_merge *m, struct aq_merge_shard *s, st
 }
 
 /* Where its errors are, by its manifest: a name beside FILE, or from the root on. */
-static int name_errors(struct aq_merge *m, struct aq_merge_shard *s, struct aq_err *reterr)
+static int name_errors(struct aq_merge_shard *s, struct aq_err *reterr)
 {
     const char *name = json_string_value(json_object_get(s->values, "errors_file"));
     struct aq_merge_source *errors = &s->source[AQ_MERGE_ERRORS];
@@ -73,13 +75,8 @@ static int name_errors(struct aq_merge *m, struct aq_merge_shard *s, struct aq_e
     s->errors = aq_buf_take(&path);
     if (!folder || !s->errors)
         return aq_error_memory(reterr, "'%s'", s->given);
-    if (aq_file_size(s->errors) < 0) {
-        aq_merge_problem(m,
-                         "'%s' does not exist, where '%s' has its errors (--errors); put it "
-                         "there, or the shard's command runs their records again",
-                         s->errors, s->given);
+    if (aq_file_size(s->errors) < 0) /* which matters only where it had lines: see judge() */
         return 0;
-    }
     errors->path = s->errors;
     errors->compression = aq_compression_of_name(s->errors);
     return aq_compression_check(errors->compression, s->errors, reterr);
@@ -102,15 +99,11 @@ int aq_merge_shard_open(struct aq_merge *m, uint32_t at, struct aq_err *reterr)
     struct aq_merge_shard *s = &m->shard[at];
     struct aq_err err;
     bool listed;
-    s->given = m->o->shards[at];
-    int rc = name_files(s, reterr);
-    if (rc < 0)
-        return rc;
     if (aq_file_size(s->source[AQ_MERGE_RESULTS].path) < 0) {
         aq_merge_problem(m, "'%s' does not exist", s->given);
         return 0;
     }
-    rc = read_head(&listed, m, s, reterr);
+    int rc = read_head(&listed, m, s, reterr);
     if (rc < 0 || !listed)
         return rc;
     rc = aq_lock_check(s->files.lock, &err);
@@ -126,7 +119,7 @@ int aq_merge_shard_open(struct aq_merge *m, uint32_t at, struct aq_err *reterr)
                          "'%s': %s; with --allow-change manifest the shard's command makes it anew",
                          s->given, err.text);
     check_input(m, s);
-    return name_errors(m, s, reterr);
+    return name_errors(s, reterr);
 }
 
 void aq_merge_shard_close(struct aq_merge_shard *s)
@@ -294,6 +287,11 @@ static void judge(struct reading *r)
     uint64_t missing = 0;
     for (uint64_t i = 0; i < s->count; i++)
         missing += !r->seen[i];
+    if (missing && s->errors && !s->source[AQ_MERGE_ERRORS].path)
+        aq_merge_problem(r->m,
+                         "'%s' does not exist, where '%s' has its errors (--errors); put it "
+                         "there, or the shard's command runs their records again",
+                         s->errors, s->given);
     if (missing)
         say_missing(r, missing);
     if (r->torn && !missing)

@@ -65,11 +65,12 @@ void aq_merge_problem(struct aq_merge *m, const char *format, ...)
 size_t aq_merge_problems(const struct aq_merge *m);
 static inline bool aq_merge_interrupted(const struct aq_merge *m)
 {
-    const struct aquifer_hooks *hooks = m->o->hooks;
-    return hooks && hooks->interrupted && hooks->interrupted(hooks->user);
+    return aq_hooks_interrupted((void *)m->o->hooks);
 }
 
-/* Names the shard's files and reads what it says of itself. */
+/* Names the shard's files. */
+int aq_merge_shard_name(struct aq_merge *m, uint32_t at, struct aq_err *reterr);
+/* Reads what it says of itself. */
 int aq_merge_shard_open(struct aq_merge *m, uint32_t at, struct aq_err *reterr);
 void aq_merge_shard_close(struct aq_merge_shard *s);
 /* Its results: each line into m->line, what is wrong with them into problems. */

@@ -317,8 +317,6 @@ int aq_job_begin_sums(struct aq_job *j, struct aq_err *reterr)
     return rc;
 }
 
-/* ---- setting aside ---- */
-
 /* ---- ready to go on ---- */
 
 /* Of a file and a part only the one that is gone on with stays: a part beside a complete file was

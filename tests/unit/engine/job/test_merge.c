@@ -264,18 +264,24 @@ static void the_output_is_compressed_as_its_name_says(void **state)
     free(want);
 }
 
-/* One shard has its errors apart and compressed, one apart, one among the rest. */
-static void errors_of_all_shards_are_merged_with_their_results(void **state)
+/* Every fifth record is an error. */
+static void write_some_bad(const struct job_rig *rig)
 {
-    struct job_rig *rig = *state;
-    char more[256];
     struct aq_buf in = {0};
-    skip_without_libraries();
     for (unsigned i = 0; i < RECORDS; i++)
         aq_buf_printf(&in, "{\"id\": \"r%u\", \"prompt\": [5, 6], \"temperature\": %d}\n", i,
                       i % 5 ? 0 : -1);
     job_rig_write(rig, "in.jsonl", in.data);
     aq_buf_close(&in);
+}
+
+/* One shard has its errors apart and compressed, one apart, one among the rest. */
+static void errors_of_all_shards_are_merged_with_their_results(void **state)
+{
+    struct job_rig *rig = *state;
+    char more[256];
+    skip_without_libraries();
+    write_some_bad(rig);
     assert_int_equal(job_rig_run(rig, "\"ordered\": true"), 3);
     snprintf(more, sizeof(more), "\"errors\": \"%s\"", job_rig_path(rig, "e0.jsonl.gz"));
     assert_true(run_shard(rig, "s0.jsonl", 0, more) >= 0);
@@ -298,6 +304,42 @@ static void errors_of_all_shards_are_merged_with_their_results(void **state)
     assert_true(job_rig_said(rig, "e1.jsonl' does not exist"));
     assert_true(run_shard(rig, "s1.jsonl", 1, more) >= 0);
     assert_int_equal(merge(rig, all, "\"overwrite\": true"), 0);
+}
+
+static void a_file_of_errors_without_any_need_not_be_there(void **state)
+{
+    struct job_rig *rig = *state;
+    char more[256];
+    skip_without_libraries();
+    job_rig_records(rig, RECORDS);
+    run_shards(rig, "");
+    snprintf(more, sizeof(more), "\"overwrite\": true, \"errors\": \"%s\"",
+             job_rig_path(rig, "e0.jsonl.gz"));
+    assert_int_equal(run_shard(rig, "s0.jsonl", 0, more), 0);
+    assert_int_equal(job_rig_size(rig, "e0.jsonl.gz"), 0);
+    assert_int_equal(merge(rig, all, ""), 0);
+    unlink(job_rig_path(rig, "e0.jsonl.gz"));
+    assert_int_equal(merge(rig, all, "\"overwrite\": true"), 0);
+}
+
+/* All is done, so that the shard's command has nothing to do but to note it. */
+static void a_file_of_errors_may_move(void **state)
+{
+    struct job_rig *rig = *state;
+    char more[384], from[256], to[256];
+    write_some_bad(rig);
+    run_shards(rig, "");
+    snprintf(from, sizeof(from), "%s", job_rig_path(rig, "e1.jsonl"));
+    snprintf(to, sizeof(to), "%s", job_rig_path(rig, "moved.jsonl"));
+    snprintf(more, sizeof(more), "\"overwrite\": true, \"errors\": \"%s\"", from);
+    assert_true(run_shard(rig, "s1.jsonl", 1, more) >= 0);
+    assert_int_equal(rename(from, to), 0);
+    assert_not_merged(rig, all, "", "e1.jsonl' does not exist");
+    snprintf(more, sizeof(more), "\"allow_change\": [\"errors_file\"], \"errors\": \"%s\"", to);
+    assert_int_equal(run_shard(rig, "s1.jsonl", 1, more), 0);
+    assert_true(job_rig_said(rig, "nothing to do"));
+    assert_int_equal(merge(rig, all, ""), 0);
+    assert_true(job_rig_said(rig, "merged: 120 records (24 errors)"));
 }
 
 static void ordered_shards_that_were_not_put_in_order_yet_are_taken(void **state)
@@ -647,6 +689,9 @@ static void the_output_is_no_file_of_a_shard(void **state)
     assert_int_equal(link(from, to), 0);
     assert_int_equal(merge(rig, all, ""), -EINVAL);
     assert_non_null(strstr(rig->err.text, "is also a shard's"));
+    assert_int_equal(merge_into(rig, "s1.jsonl", all, "\"overwrite\": true"), -EINVAL);
+    assert_non_null(strstr(rig->err.text, "is also a shard's"));
+    assert_false(job_rig_said(rig, "its run is not over"));
 }
 
 static void an_interrupted_merge_leaves_nothing(void **state)
@@ -673,6 +718,8 @@ static const struct CMUnitTest tests[] = {
     RIG(compressed_shards_are_merged),
     RIG(the_output_is_compressed_as_its_name_says),
     RIG(errors_of_all_shards_are_merged_with_their_results),
+    RIG(a_file_of_errors_without_any_need_not_be_there),
+    RIG(a_file_of_errors_may_move),
     RIG(ordered_shards_that_were_not_put_in_order_yet_are_taken),
     RIG(a_last_line_without_its_newline_gets_one),
     RIG(empty_shards_are_shards),
