@@ -10,6 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+bool aq_hooks_interrupted(void *hooks)
+{
+    const struct aquifer_hooks *h = hooks;
+    return h && h->interrupted && h->interrupted(h->user);
+}
+
 static void log_to_hooks(void *user, enum aq_log_level level, const char *text)
 {
     static const enum aquifer_level map[] = {[AQ_LOG_WARNING] = AQUIFER_WARNING,

@@ -9,7 +9,10 @@
 #include "engine/aquifer.h"
 
 #include <jansson.h>
+#include <stdbool.h>
 
+/* Whether hooks->interrupted says so; a pointer to the hooks, NULL allowed, as `user` of others. */
+bool aq_hooks_interrupted(void *hooks);
 /* A log that ends in hooks->line. */
 struct aq_log aq_log_from_hooks(const struct aquifer_hooks *hooks);
 void aq_hooks_line(const struct aquifer_hooks *hooks, enum aquifer_level level, const char *format,

@@ -99,6 +99,8 @@ json_t *aq_engine_memory_json(const struct aq_engine *e)
     return json_pack("{s:{s:i, s:i, s:i}}", "host", "budget", 1, "ledger", 1, "measured", 1);
 }
 
+void aq_engine_stop_when(struct aq_engine *e, bool (*stop)(void *user), void *user) {}
+
 int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
 {
     assert(e->planned && !e->loaded);

@@ -70,7 +70,7 @@ static int before_pass(void *user, struct aq_err *reterr)
     int rc = v->compare ? aq_eval_compare_check(v->compare, reterr) : 0;
     if (rc < 0)
         return rc;
-    if (hooks && hooks->interrupted && hooks->interrupted(hooks->user))
+    if (aq_hooks_interrupted((void *)hooks))
         return aq_error(reterr, -EINTR, "eval: interrupted after %u of %u windows", run->done,
                         v->w.count);
     if (aq_clock_s() - run->noted_s > 10) {
@@ -112,7 +112,10 @@ static int plan_and_load(struct eval *v, struct aq_engine *e, bool dry_run, stru
                            (w->stride * 8ull + w->score_tokens * 8ull + sizeof(struct aq_sequence)),
     };
     int rc = aq_engine_plan(e, &work, reterr);
-    return rc < 0 || dry_run ? rc : aq_engine_load(e, reterr);
+    if (rc < 0 || dry_run)
+        return rc;
+    aq_engine_stop_when(e, aq_hooks_interrupted, (void *)v->hooks);
+    return aq_engine_load(e, reterr);
 }
 
 /* The last token's key is never computed. */

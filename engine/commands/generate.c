@@ -65,19 +65,11 @@ static void job_close(struct aq_job *j)
     aq_generator_close(&j->g);
     free(j->rows);
     aq_lengths_close(&j->lengths);
-    free(j->id_table);
+    aq_id_table_close(&j->ids);
     free(j->prompt_histogram);
-    free(j->output);
-    free(j->part);
-    free(j->manifest);
-    free(j->status);
+    aq_output_files_close(&j->files);
     free(j->errors);
-    free(j->sums);
-    free(j->damaged);
-    free(j->roster);
-    free(j->inflight);
     aq_inflight_close(j->begun.file);
-    free(j->stale);
     aq_sums_close(j->old.sums);
     aq_lock_close(j->lock);
     aq_lock_close(j->errors_lock);
@@ -298,15 +290,29 @@ static int prepare_output(struct aq_job *j, struct aq_err *reterr)
 /* A report may be another job's, under a name that is used again. */
 static bool counts_agree(const struct aq_job *j, const json_t *preflight)
 {
-    static const char *const keys[] = {"records", "valid", "sequences", "prompt_tokens",
-                                       "output_tokens_max"};
+    static const char *const keys[] = {"records",           "valid", "sequences", "prompt_tokens",
+                                       "output_tokens_max", "shard"};
     json_t *now = aq_job_preflight_json(j);
     bool agree = true;
-    for (size_t i = 0; i < AQ_ARRAY_LEN(keys); i++)
-        agree &=
-            json_equal(json_object_get(preflight, keys[i]), json_object_get(now, keys[i])) != 0;
+    for (size_t i = 0; i < AQ_ARRAY_LEN(keys); i++) {
+        const json_t *was = json_object_get(preflight, keys[i]),
+                     *is = json_object_get(now, keys[i]);
+        agree &= was ? json_equal(was, is) != 0 : !is;
+    }
     json_decref(now);
     return agree;
+}
+
+/* Whether a status file is of as many records of the whole input: others may have come to it, and
+ * all of them to other shards. */
+static bool shard_agrees(const struct aq_job *j, const json_t *status)
+{
+    char text[AQ_SHARD_TEXT_MAX];
+    const char *shard = json_string_value(json_object_get(status, "shard"));
+    json_int_t of_records = json_integer_value(json_object_get(status, "of_records"));
+    return j->shard.count ? shard && !strcmp(shard, aq_shard_text(text, j->shard)) &&
+                                of_records == (json_int_t)j->whole.records
+                          : !shard;
 }
 
 /* Whether a status file or report is the one of the run that finished all this: its numbers are
@@ -321,7 +327,7 @@ static bool tells_of_the_end(const struct aq_job *j, const char *path)
     const json_t *preflight = json_object_get(o, "preflight");
     bool tells = state && !strcmp(state, "done") &&
                  json_integer_value(total) == (json_int_t)j->row_count &&
-                 (!preflight || counts_agree(j, preflight));
+                 (preflight ? counts_agree(j, preflight) : shard_agrees(j, o));
     json_decref(o);
     return tells;
 }
@@ -336,7 +342,7 @@ static int empty_output(struct aq_job *j, struct aq_err *reterr)
 static int nothing_to_do(struct aq_job *j, struct aq_err *reterr)
 {
     int rc = aq_job_settle(j, reterr);
-    if (rc == 0 && j->old.manifest_anew)
+    if (rc == 0 && (j->old.manifest_anew || j->old.manifest_behind))
         rc = aq_job_manifest_write(j, reterr);
     if (rc == 0) /* --limit or a changed input may have taken records away */
         rc = aq_job_write_roster(j, reterr);

@@ -48,7 +48,7 @@ static bool report_progress(void *user, uint64_t done, uint64_t total)
                       total ? 100.0 * (double)done / (double)total : 100.0,
                       since > 0 ? (double)done / 1e9 / since : 0);
     }
-    return r->hooks && r->hooks->interrupted && r->hooks->interrupted(r->hooks->user);
+    return aq_hooks_interrupted((void *)r->hooks);
 }
 
 static int open_pool(struct aq_pool **ret, const struct aq_options *o, struct aq_err *reterr)

@@ -13,12 +13,6 @@
 #include <string.h>
 #include <unistd.h>
 
-static bool interrupted(void *user)
-{
-    const struct aquifer_hooks *hooks = user;
-    return hooks && hooks->interrupted && hooks->interrupted(hooks->user);
-}
-
 static int print_json(const struct aq_hw_profile *p, const char *output,
                       const struct aquifer_hooks *hooks, struct aq_err *reterr)
 {
@@ -56,7 +50,7 @@ static int measure(struct aq_hw_profile *ret, const struct aq_options *o,
         .io_direct = o->io_direct,
         .quick = o->quick,
         .log = log,
-        .stop = interrupted,
+        .stop = aq_hooks_interrupted,
         .stop_user = (void *)hooks,
     };
     struct aq_hw_local_opts local = {.cache_dir = o->cache_dir,

@@ -14,7 +14,7 @@ static int all_rows(json_t **rows, const struct aq_table *t, const struct aquife
 {
     for (uint32_t i = 0; i < t->row_count; i++) {
         json_t *row;
-        if (hooks && hooks->interrupted && hooks->interrupted(hooks->user))
+        if (aq_hooks_interrupted((void *)hooks))
             return aq_error(reterr, -EINTR, "published: interrupted");
         int rc = aq_published_row(&row, t, &t->row[i], reterr);
         if (rc < 0)

@@ -93,6 +93,8 @@ static int session_open(struct aquifer *a, const char *options_json, struct aq_e
         rc = session_plan(a, reterr);
     double begin_s = aq_clock_s();
     if (rc == 0)
+        aq_engine_stop_when(a->g.engine, aq_hooks_interrupted, &a->hooks);
+    if (rc == 0)
         rc = aq_engine_load(a->g.engine, reterr);
     a->load_s = aq_clock_s() - begin_s;
     return rc;
@@ -227,7 +229,7 @@ static int put_result(struct aquifer *a, struct aq_record *rec, struct aq_err *r
 static int before_pass(void *user, struct aq_err *reterr)
 {
     struct aquifer *a = user;
-    if (a->hooks.interrupted && a->hooks.interrupted(a->hooks.user))
+    if (aq_hooks_interrupted(&a->hooks))
         return aq_error(reterr, -EINTR, "interrupted");
     if (a->first_pass_s <= 0)
         a->first_pass_s = aq_clock_s();

@@ -323,6 +323,8 @@ static int open_disks(struct aq_engine *e, struct aq_err *reterr)
             .pool = e->pool,
             .memory = ledger > now ? ledger - now : 1,
             .log = &e->log,
+            .stop = e->stop,
+            .stop_user = e->stop_user,
         };
         rc = aq_weight_store_open(&e->store, &e->store_borrowed, &e->pack_s, &store, reterr);
         if (rc == 0)
@@ -353,6 +355,13 @@ void aq_engine_observe(struct aq_engine *e, void (*observe)(void *user, bool run
     assert(!e->loaded);
     e->observe = observe;
     e->observe_user = user;
+}
+
+void aq_engine_stop_when(struct aq_engine *e, bool (*stop)(void *user), void *user)
+{
+    assert(!e->loaded);
+    e->stop = stop;
+    e->stop_user = user;
 }
 
 static int take_scratch(struct aq_engine *e, struct aq_err *reterr)

@@ -132,6 +132,10 @@ json_t *aq_engine_predicted_json(const struct aq_engine *e);
  * the last.  Tests trap allocation in between. */
 void aq_engine_observe(struct aq_engine *e, void (*observe)(void *user, bool running), void *user);
 
+/* Before load: what load asks on its thread, now and then, while it packs weights or waits for a
+ * process that does; true ends it with -EINTR. */
+void aq_engine_stop_when(struct aq_engine *e, bool (*stop)(void *user), void *user);
+
 /* Takes every buffer of the plan and reads or generates the weights. */
 int aq_engine_load(struct aq_engine *e, struct aq_err *reterr);
 

@@ -72,6 +72,8 @@ struct aq_engine {
     struct aq_executor *executor;
     void (*observe)(void *user, bool running);
     void *observe_user;
+    bool (*stop)(void *user);
+    void *stop_user;
     struct aq_engine_seams seams;
 };
 

@@ -3,7 +3,8 @@
  *   generate.c   the phases, in order (engine/commands)
  *   preflight.c  every line parsed and counted before weights are read
  *   shard.c      the share of the records that this run has
- *   output.c     where results go, and the names of what lies beside them
+ *   output.c     where results go
+ *   files.c      what lies beside them
  *   lines.c      the lines of a result file
  *   resume.c     what an existing output already holds
  *   settle.c     repair, retries, what is set aside
@@ -25,11 +26,13 @@
 #include "engine/core/opts_from.h"
 #include "engine/hooks.h"
 #include "engine/job/eta.h"
+#include "engine/job/files.h"
 #include "engine/job/flight.h"
 #include "engine/job/generator.h"
 #include "engine/job/inflight.h"
 #include "engine/job/line_walk.h"
 #include "engine/job/lock.h"
+#include "engine/job/record_list.h"
 #include "engine/job/sums.h"
 #include "engine/job/writer.h"
 #include "engine/options/shard.h"
@@ -107,6 +110,7 @@ struct aq_job_old {
     bool both; /* FILE and FILE.part hold results, and the one of `file` has every record */
     struct aq_sums *sums; /* of all lines; NULL: not looked yet */
     bool manifest_anew;   /* the one that is there is not believed */
+    bool manifest_behind; /* it tells of an input, or a file of errors, that was before */
     bool sums_expected;   /* the manifest says that FILE.sums is there */
     bool sums_there;
     uint64_t sums_damaged; /* lines of it */
@@ -148,12 +152,11 @@ struct aq_job {
     struct aq_input *input;
     struct aq_row *rows;
     uint64_t row_count, row_capacity;
-    uint32_t *id_table; /* open addressing over id_hash: row + 1, 0 free */
-    uint64_t id_table_count;
-    struct aq_shard shard; /* rows, counts and what follows from them are of its records */
+    struct aq_id_table ids; /* of the rows */
+    struct aq_shard shard;  /* rows, counts and what follows from them are of its records */
     struct aq_job_counts counts;
     struct {
-        uint64_t records, valid;
+        uint64_t records, valid, chats;
         struct aq_job_shown first_bad;
     } whole;                    /* of the input before it is divided: every shard judges it alike */
     uint64_t *prompt_histogram; /* [context + 1]: valid prompts by tokens */
@@ -164,17 +167,12 @@ struct aq_job {
         char name[80];
     } other_model; /* the first of them */
 
-    /* output file; path NULL when results go to hooks->output */
-    char *output;
+    struct aq_output_files files; /* all NULL when results go to hooks->output */
+    /* Of these; NULL for streams, but for output. */
+    const char *output, *part, *manifest, *status, *sums, *damaged, *stale, *roster, *inflight;
     bool stream_output; /* a device or pipe: no resume, no status */
-    char *part;   /* FILE.part, where --ordered collects; NULL for streams, as the next ones */
-    char *errors; /* --errors; NULL: error records are among the results */
-    char *manifest, *status;
-    char *sums, *damaged; /* FILE.sums; FILE.damaged, where lines go that are not as written */
-    char *stale;          /* FILE.stale, where lines go whose records are no longer in the input */
-    char *roster;         /* FILE.records, of a shard */
-    char *inflight;       /* FILE.inflight */
-    const char *lines;    /* where lines are appended: output or part */
+    char *errors;       /* --errors; NULL: error records are among the results */
+    const char *lines;  /* where lines are appended: output or part */
     struct aq_lock *lock, *errors_lock;
     struct aq_writer *writer;
     struct aq_job_old old;
@@ -217,7 +215,7 @@ struct aq_run_view {
 
 static inline bool aq_job_interrupted(const struct aq_job *j)
 {
-    return j->hooks && j->hooks->interrupted && j->hooks->interrupted(j->hooks->user);
+    return aq_hooks_interrupted((void *)j->hooks);
 }
 /* Whether this run has the record of a row; always, when it is no shard. */
 static inline bool aq_job_has(const struct aq_job *j, const struct aq_row *row)
@@ -243,9 +241,8 @@ const char *aq_job_device_reason(const struct aq_job *j);
 int aq_job_preflight(struct aq_job *j, struct aq_err *reterr);
 /* The request of a row, read again. */
 int aq_job_request(struct aq_request **ret, struct aq_job *j, uint64_t row, struct aq_err *reterr);
-/* Row with this id, or of the record with this index; SIZE_MAX when there is none. */
-uint64_t aq_job_find_id(const struct aq_job *j, uint64_t id_hash);
-uint64_t aq_job_find_index(const struct aq_job *j, uint64_t index);
+/* The rows, to look for one. */
+struct aq_record_list aq_job_records(const struct aq_job *j);
 /* -EINVAL when there is nothing valid, too much is invalid, or --strict meets an invalid record. */
 int aq_job_check_counts(const struct aq_job *j, struct aq_err *reterr);
 /* Bounds over the rows that are not done, into j->workload and j->pending. */

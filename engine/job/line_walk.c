@@ -9,23 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-uint64_t aq_find_ascending(const uint32_t *first, size_t stride, uint64_t count, uint64_t value)
-{
-    uint64_t low = 0, high = count;
-    uint32_t found = 0;
-    while (low < high) {
-        uint64_t middle = low + (high - low) / 2;
-        memcpy(&found, (const char *)first + middle * stride, sizeof(found));
-        if (found == value)
-            return middle;
-        if (found < value)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return SIZE_MAX;
-}
-
 /* -ENOMEM: nobody knows what this line is. */
 static int read_line(const struct aq_line_walk *walk, struct aq_job_line *f, struct aq_err *ret_why)
 {

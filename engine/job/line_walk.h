@@ -55,8 +55,4 @@ struct aq_line_walk {
  * somebody else's, which sums can tell: ret->unread keeps an error for the first. */
 int aq_line_walk(const struct aq_line_walk *walk, struct aq_job_walk *ret, struct aq_err *reterr);
 
-/* Where `value` stands in the ascending uint32_t members, `stride` bytes apart, of `count` structs;
- * SIZE_MAX: nowhere. */
-uint64_t aq_find_ascending(const uint32_t *first, size_t stride, uint64_t count, uint64_t value);
-
 #endif

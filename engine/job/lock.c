@@ -126,6 +126,18 @@ int aq_lock_open(struct aq_lock **ret, const char *path, struct aq_err *reterr)
     return 0;
 }
 
+int aq_lock_check(const char *path, struct aq_err *reterr)
+{
+    int fd = aq_file_open(path, O_RDWR | O_CLOEXEC, 0); /* NFS locks only what may be written */
+    if (fd < 0)
+        fd = aq_file_open(path, O_RDONLY | O_CLOEXEC, 0);
+    if (fd < 0) /* there is none, or it is not ours to ask */
+        return 0;
+    int rc = aq_file_lock(fd) == -EWOULDBLOCK ? refuse_held(fd, path, reterr) : 0;
+    close(fd);
+    return rc;
+}
+
 void aq_lock_close(struct aq_lock *l)
 {
     if (!l)

@@ -94,10 +94,11 @@ static void add_reading(json_t **v, const struct aq_job *j)
                 j->shard.count ? json_string(aq_shard_text(shard, j->shard)) : json_null());
 }
 
-/* Only where there are conversations, or results of some. */
+/* Only where the input has conversations, in this shard or another, or there are results of some:
+ * results of earlier versions know nothing of them. */
 static void add_chat(json_t **v, const struct aq_job *j)
 {
-    if (j->counts.chats && j->g.chat) {
+    if (j->whole.chats && j->g.chat) {
         const char *time = aq_chat_time(j->g.chat);
         set_hash(v, "chat_template", aq_chat_hash(j->g.chat));
         aq_json_put(v, "chat_time", time ? json_string(time) : json_null());
@@ -138,9 +139,7 @@ static void add_sampling(json_t **v, const struct aq_params *p)
 static void add_files(json_t **v, const struct aq_job *j)
 {
     char *name = j->errors ? aq_file_beside(j->errors, j->output) : NULL;
-    enum aq_compression packed = aq_job_compression(j->output);
-    aq_json_put(v, "compression",
-                packed == AQ_PLAIN ? json_null() : json_string(aq_compression_name(packed)));
+    aq_json_put(v, "compression", aq_manifest_compression(aq_job_compression(j->output)));
     aq_json_put(v, "errors_file", !j->errors ? json_null() : name ? aq_json_string(name) : NULL);
     free(name);
 }
@@ -247,7 +246,10 @@ static unsigned compare(struct aq_job *j, const json_t *was, json_t *now, bool g
     json_object_foreach(now, key, value)
     {
         const json_t *old = json_object_get(was, key);
-        if (aq_manifest_same(old, value) || (grown && is_of_input(key)))
+        if (aq_manifest_same(old, value))
+            continue;
+        j->old.manifest_behind |= is_of_input(key) || strcmp(key, "errors_file") == 0;
+        if (grown && is_of_input(key))
             continue;
         if (!old && is_of_chat(key)) /* no result is of a conversation */
             continue;

@@ -105,6 +105,11 @@ int aq_manifest_read(json_t **ret, bool *ret_sums, const char *path, struct aq_e
     return rc;
 }
 
+json_t *aq_manifest_compression(enum aq_compression c)
+{
+    return c == AQ_PLAIN ? json_null() : json_string(aq_compression_name(c));
+}
+
 /* ---- comparing ---- */
 
 /* Both sides through text, so that 1 and 1.0, written and read, are the same. */

@@ -4,6 +4,7 @@
 #ifndef AQ_ENGINE_JOB_MANIFEST_FILE_H
 #define AQ_ENGINE_JOB_MANIFEST_FILE_H
 
+#include "base/compress.h"
 #include "base/err.h"
 #include "engine/options/options.h"
 
@@ -15,6 +16,9 @@
 int aq_manifest_read(json_t **ret, bool *ret_sums, const char *path, struct aq_err *reterr);
 /* Replaces the file; steals the reference to the values, NULL of which is lack of memory. */
 int aq_manifest_write(const char *path, json_t *values, struct aq_err *reterr);
+
+/* "compression": how the file of results is. */
+json_t *aq_manifest_compression(enum aq_compression c);
 
 /* Whether two values are the same; NULL, a key that is not there, is null. */
 bool aq_manifest_same(const json_t *a, const json_t *b);

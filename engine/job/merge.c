@@ -4,7 +4,6 @@
 #include "base/buf.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "engine/job/aside.h"
 #include "engine/job/lock.h"
 #include "engine/job/manifest_file.h"
 #include "engine/job/merge_state.h"
@@ -18,12 +17,30 @@
 
 /* ---- the output's name ---- */
 
-static int check_apart(const struct aq_merge *m, const char *path, struct aq_err *reterr)
+/* No file of the shard is one of the output's. */
+static int check_apart(const struct aq_merge *m, const struct aq_merge_shard *s,
+                       struct aq_err *reterr)
 {
-    const char *const own[] = {m->output, m->manifest, m->sums};
-    for (size_t i = 0; i < AQ_ARRAY_LEN(own); i++)
-        if (aq_file_same(path, own[i]))
-            return aq_error(reterr, -EINVAL, "the output's file '%s' is also a shard's", own[i]);
+    const char *own[AQ_OUTPUT_FILES], *theirs[AQ_OUTPUT_FILES];
+    aq_output_files_list(&m->files, own);
+    aq_output_files_list(&s->files, theirs);
+    for (size_t i = 0; i < AQ_OUTPUT_FILES; i++)
+        for (size_t k = 0; k < AQ_OUTPUT_FILES; k++)
+            if (aq_file_same(theirs[k], own[i]))
+                return aq_error(reterr, -EINVAL, "the output's file '%s' is also a shard's",
+                                own[i]);
+    return 0;
+}
+
+/* Nor is the file of its errors, which its manifest names. */
+static int check_errors_apart(const struct aq_merge *m, const struct aq_merge_shard *s,
+                              struct aq_err *reterr)
+{
+    const char *own[AQ_OUTPUT_FILES];
+    aq_output_files_list(&m->files, own);
+    for (size_t i = 0; s->errors && i < AQ_OUTPUT_FILES; i++)
+        if (aq_file_same(s->errors, own[i]))
+            return aq_error(reterr, -EINVAL, "the output's file '%s' has a shard's errors", own[i]);
     return 0;
 }
 
@@ -32,11 +49,9 @@ static int check_shards_apart(const struct aq_merge *m, struct aq_err *reterr)
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && i < m->shard_count; i++) {
         const struct aq_merge_shard *s = &m->shard[i];
-        const char *const files[] = {s->output, s->part, s->manifest, s->sums, s->roster};
-        for (size_t k = 0; rc == 0 && k < AQ_ARRAY_LEN(files); k++)
-            rc = check_apart(m, files[k], reterr);
+        rc = check_apart(m, s, reterr);
         for (uint32_t k = 0; rc == 0 && k < i; k++)
-            if (aq_file_same(s->output, m->shard[k].output))
+            if (aq_file_same(s->files.output, m->shard[k].files.output))
                 rc = aq_error(reterr, -EINVAL, "'%s' is given twice", s->given);
     }
     return rc;
@@ -48,27 +63,39 @@ static int name_output(struct aq_merge *m, struct aq_err *reterr)
     struct stat st;
     if (!strcmp(given, "-") || (stat(given, &st) == 0 && !S_ISREG(st.st_mode)))
         return aq_error(reterr, -EINVAL, "the output '%s': expected the name of a file", given);
-    m->output = aq_file_resolve(given);
-    if (!m->output)
-        return aq_error(reterr, errno == ELOOP ? -EINVAL : -ENOMEM, "the output '%s': %s", given,
-                        strerror(errno));
-    m->manifest = aq_file_name(m->output, ".manifest.json");
-    m->sums = aq_file_name(m->output, ".sums");
-    return m->manifest && m->sums ? 0 : aq_error_memory(reterr, "output");
+    int rc = aq_output_files_open(&m->files, "output", given, reterr);
+    return rc < 0 ? rc
+                  : aq_compression_check(aq_compression_of_name(m->files.output), given, reterr);
 }
 
+static int check_room(const struct aq_merge *m, struct aq_err *reterr)
+{
+    const struct aq_output_files *f = &m->files;
+    if (m->o->overwrite || !aq_output_files_hold(f))
+        return 0;
+    return aq_error(reterr, -EINVAL,
+                    "the output '%s' exists%s; --overwrite renames it out of the way", f->output,
+                    aq_file_size(f->output) < 0 ? ", as results that are not in order yet (.part)"
+                                                : "");
+}
+
+/* What lies beside a file that is gone speaks of another one, too. */
 static int make_room(const struct aq_merge *m, struct aq_err *reterr)
 {
-    if (aq_file_size(m->output) < 0)
-        return 0;
-    if (!m->o->overwrite)
-        return aq_error(reterr, -EINVAL,
-                        "the output '%s' exists; --overwrite renames it out of the way", m->output);
-    const char *const old[] = {m->manifest, m->sums, m->output};
-    return aq_set_aside(old, AQ_ARRAY_LEN(old), "--overwrite: ", m->o->hooks, reterr);
+    int rc = check_room(m, reterr);
+    return rc < 0
+               ? rc
+               : aq_output_files_set_aside(&m->files, NULL, m->o->overwrite ? "--overwrite: " : "",
+                                           m->o->hooks, reterr);
 }
 
 /* ---- the shards together ---- */
+
+/* What the files of a shard are, whatever is in them. */
+static bool is_of_files(const char *key)
+{
+    return !strcmp(key, "shard") || !strcmp(key, "compression") || !strcmp(key, "errors_file");
+}
 
 /* Keys of either side that differ, as rows of a table in one problem. */
 static void compare(struct aq_merge *m, struct aq_merge_shard *s)
@@ -84,7 +111,7 @@ static void compare(struct aq_merge *m, struct aq_merge_shard *s)
     {
         const json_t *a = json_object_get(first->values, key), *b = json_object_get(s->values, key);
         char was[AQ_MANIFEST_VALUE_BYTES], now[AQ_MANIFEST_VALUE_BYTES];
-        if (!strcmp(key, "shard") || aq_manifest_same(a, b))
+        if (is_of_files(key) || aq_manifest_same(a, b))
             continue;
         aq_manifest_text(was, a);
         aq_manifest_text(now, b);
@@ -161,12 +188,18 @@ static int check_numbers(struct aq_merge *m, struct aq_err *reterr)
 static int open_shards(struct aq_merge *m, struct aq_err *reterr)
 {
     int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < m->shard_count; i++)
+        rc = aq_merge_shard_name(m, i, reterr);
+    if (rc == 0) /* else the output's lock is taken for that of a shard's run */
+        rc = check_shards_apart(m, reterr);
     for (uint32_t i = 0; rc == 0 && i < m->shard_count; i++) {
         rc = aq_merge_shard_open(m, i, reterr);
+        if (rc == 0)
+            rc = check_errors_apart(m, &m->shard[i], reterr);
         if (!m->first && m->shard[i].values)
             m->first = &m->shard[i];
     }
-    return rc == 0 ? check_shards_apart(m, reterr) : rc;
+    return rc;
 }
 
 /* Whether they are shards of one input, divided in the same way; else their records cannot be put
@@ -220,7 +253,7 @@ static int judged(const struct aq_merge *m, struct aq_err *reterr)
     return aq_merge_problems(m)
                ? aq_error(reterr, -EINVAL,
                           "'%s' was not written: the shards do not make up one run (see above)",
-                          m->output)
+                          m->files.output)
                : 0;
 }
 
@@ -244,15 +277,13 @@ static int merge_locked(struct aq_merge *m, struct aq_err *reterr)
 {
     struct aq_lock *lock = NULL;
     int rc = name_output(m, reterr);
-    char *path = rc == 0 ? aq_file_name(m->output, ".lock") : NULL;
     if (rc == 0)
-        rc = path ? aq_lock_open(&lock, path, reterr) : aq_error_memory(reterr, "output");
-    if (rc == 0 && !m->o->overwrite)
-        rc = make_room(m, reterr); /* before hours of reading */
+        rc = aq_lock_open(&lock, m->files.lock, reterr);
+    if (rc == 0)
+        rc = check_room(m, reterr); /* before hours of reading */
     if (rc == 0)
         rc = merge(m, reterr);
     aq_lock_close(lock);
-    free(path);
     return rc;
 }
 
@@ -269,9 +300,7 @@ int aq_merge(struct aq_merge_result *ret, const struct aq_merge_opts *opts, stru
     free(m.shard);
     free(m.line);
     free(m.taken);
-    free(m.output);
-    free(m.manifest);
-    free(m.sums);
+    aq_output_files_close(&m.files);
     *ret = m.result;
     return rc;
 }

@@ -18,7 +18,7 @@ struct aq_merge_opts {
 };
 
 struct aq_merge_result {
-    uint64_t records, errors, bytes; /* of the output; errors: error records among them */
+    uint64_t records, errors, bytes; /* of the output's text; errors: error records among them */
     uint64_t left_out;               /* lines of no record, with --allow-change input */
     json_t *problems;                /* a list of sentences: why nothing was written.  Owned */
 };

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Where results go and what lies beside them: FILE, FILE.part, FILE.sums, FILE.damaged, FILE.stale,
- * FILE.inflight, FILE.records, FILE.manifest.json, FILE.status.json, FILE.lock.  A symbolic link is
- * followed first, so that all of these lie beside the file itself and every name of it has the same
- * lock. */
+ * Where results go, and that nothing else goes there. */
 #include "engine/job/job.h"
 
 #include "base/compress.h"
@@ -38,7 +35,7 @@ static int open_stream(struct aq_job *j, mode_t mode, struct aq_err *reterr)
     int rc = aq_compression_check(aq_compression_of_name(o->output), o->output, reterr);
     if (rc < 0)
         return rc;
-    j->output = strdup(o->output);
+    j->output = j->files.output = strdup(o->output);
     return j->output ? 0 : aq_error_memory(reterr, "output");
 }
 
@@ -70,20 +67,6 @@ int64_t aq_job_file_bytes(const char *path)
     return size;
 }
 
-/* A file behind the links that lead to it; malloc'd. */
-static int resolve(char **ret, const char *what, const char *given, struct aq_err *reterr)
-{
-    struct stat st;
-    *ret = aq_file_resolve(given);
-    if (!*ret)
-        return aq_error(reterr, errno == ELOOP ? -EINVAL : -ENOMEM, "the %s '%s': %s", what, given,
-                        strerror(errno));
-    if (stat(given, &st) == 0 && !aq_file_same(given, *ret))
-        return aq_error(reterr, -EINVAL, "the %s '%s' is an open file that has no name any more",
-                        what, given);
-    return aq_compression_check(aq_job_compression(*ret), given, reterr);
-}
-
 static int name_errors(struct aq_job *j, struct aq_err *reterr)
 {
     struct stat st;
@@ -95,27 +78,27 @@ static int name_errors(struct aq_job *j, struct aq_err *reterr)
                         "--errors '%s' is not a regular file; expected one, as a run that goes on "
                         "reads it again",
                         given);
-    return resolve(&j->errors, "file of errors", given, reterr);
+    int rc = aq_output_resolve(&j->errors, "file of errors", given, reterr);
+    return rc < 0 ? rc : aq_compression_check(aq_job_compression(j->errors), given, reterr);
 }
 
-static int name_files(struct aq_job *j, char **ret_lock, struct aq_err *reterr)
+static int name_files(struct aq_job *j, struct aq_err *reterr)
 {
-    int rc = resolve(&j->output, "output", j->o->output, reterr);
-    if (rc == 0)
-        rc = name_errors(j, reterr);
+    struct aq_output_files *f = &j->files;
+    int rc = aq_output_files_open(f, "output", j->o->output, reterr);
     if (rc < 0)
         return rc;
-    j->part = aq_file_name(j->output, ".part");
-    j->manifest = aq_file_name(j->output, ".manifest.json");
-    j->status = aq_file_name(j->output, ".status.json");
-    j->sums = aq_file_name(j->output, ".sums");
-    j->damaged = aq_file_name(j->output, ".damaged");
-    j->stale = aq_file_name(j->output, ".stale");
-    j->roster = aq_file_name(j->output, ".records");
-    j->inflight = aq_file_name(j->output, ".inflight");
-    *ret_lock = aq_file_name(j->output, ".lock");
-    bool all = j->part && j->manifest && j->status && j->sums && j->damaged && j->roster;
-    return all && j->stale && j->inflight && *ret_lock ? 0 : aq_error_memory(reterr, "output");
+    j->output = f->output;
+    j->part = f->part;
+    j->manifest = f->manifest;
+    j->status = f->status;
+    j->sums = f->sums;
+    j->damaged = f->damaged;
+    j->stale = f->stale;
+    j->roster = f->roster;
+    j->inflight = f->inflight;
+    rc = aq_compression_check(aq_job_compression(j->output), j->o->output, reterr);
+    return rc < 0 ? rc : name_errors(j, reterr);
 }
 
 static int check_differ(const char *what, const char *path, const char *own, struct aq_err *reterr)
@@ -135,13 +118,13 @@ enum { NAMED_MAX = 6 };
 
 /* It must be none of our files, nor lie where one is written before it gets its name: all of these
  * are written to and renamed. */
-static int check_apart(const struct aq_job *j, const char *what, const char *path, const char *lock,
+static int check_apart(const struct aq_job *j, const char *what, const char *path,
                        struct aq_err *reterr)
 {
-    const char *const own[] = {j->output,  j->part,  j->manifest, j->status,   j->sums,
-                               j->damaged, j->stale, j->roster,   j->inflight, lock};
+    const char *own[AQ_OUTPUT_FILES];
     int rc = 0;
-    for (size_t i = 0; rc == 0 && i < AQ_ARRAY_LEN(own); i++) {
+    aq_output_files_list(&j->files, own);
+    for (size_t i = 0; rc == 0 && i < AQ_OUTPUT_FILES; i++) {
         if (!own[i])
             continue;
         char *beside = aq_replacement_beside(own[i]);
@@ -168,21 +151,19 @@ static int check_two(const struct named *a, const struct named *b, struct aq_err
 }
 
 /* Temporary files of reports and the like must be none of our files either. */
-static int check_own(const struct aq_job *j, const struct named *n, const char *lock,
-                     struct aq_err *reterr)
+static int check_own(const struct aq_job *j, const struct named *n, struct aq_err *reterr)
 {
     char what[64], *beside = n->replaced ? aq_replacement_beside(n->path) : NULL;
     snprintf(what, sizeof(what), "%s's temporary file", n->what);
-    int rc = check_apart(j, n->what, n->path, lock, reterr);
+    int rc = check_apart(j, n->what, n->path, reterr);
     if (rc == 0 && beside)
-        rc = check_apart(j, what, beside, lock, reterr);
+        rc = check_apart(j, what, beside, reterr);
     free(beside);
     return rc;
 }
 
 /* errors_lock: of the file of errors, which comes and goes with the run. */
-static int check_all(const struct aq_job *j, const char *lock, const char *errors_lock,
-                     struct aq_err *reterr)
+static int check_all(const struct aq_job *j, const char *errors_lock, struct aq_err *reterr)
 {
     const struct aq_options *o = j->o;
     const char *input = o->prompt.count || (o->input && !strcmp(o->input, "-")) ? NULL : o->input;
@@ -196,7 +177,7 @@ static int check_all(const struct aq_job *j, const char *lock, const char *error
     for (size_t i = 0; rc == 0 && i < NAMED_MAX; i++) {
         if (!named[i].path)
             continue;
-        rc = check_own(j, &named[i], lock, reterr);
+        rc = check_own(j, &named[i], reterr);
         for (size_t k = 0; rc == 0 && k < NAMED_MAX; k++)
             if (k != i && named[k].path)
                 rc = check_two(&named[i], &named[k], reterr);
@@ -204,19 +185,19 @@ static int check_all(const struct aq_job *j, const char *lock, const char *error
     return rc;
 }
 
-static int check_names(const struct aq_job *j, const char *lock, struct aq_err *reterr)
+static int check_names(const struct aq_job *j, struct aq_err *reterr)
 {
     char *errors_lock = j->errors ? aq_file_name(j->errors, ".lock") : NULL;
     int rc = j->errors && !errors_lock ? aq_error_memory(reterr, "file of errors")
-                                       : check_all(j, lock, errors_lock, reterr);
+                                       : check_all(j, errors_lock, reterr);
     free(errors_lock);
     return rc;
 }
 
 /* Two runs with outputs of their own might still share a file of errors. */
-static int lock_files(struct aq_job *j, const char *lock, struct aq_err *reterr)
+static int lock_files(struct aq_job *j, struct aq_err *reterr)
 {
-    int rc = aq_lock_open(&j->lock, lock, reterr);
+    int rc = aq_lock_open(&j->lock, j->files.lock, reterr);
     char *errors = rc == 0 && j->errors ? aq_file_name(j->errors, ".lock") : NULL;
     if (rc == 0 && j->errors)
         rc = errors ? aq_lock_open(&j->errors_lock, errors, reterr)
@@ -227,16 +208,14 @@ static int lock_files(struct aq_job *j, const char *lock, struct aq_err *reterr)
 
 static int open_file(struct aq_job *j, struct aq_err *reterr)
 {
-    char *lock = NULL;
-    int rc = name_files(j, &lock, reterr);
+    int rc = name_files(j, reterr);
     if (rc == 0)
-        rc = check_names(j, lock, reterr);
+        rc = check_names(j, reterr);
     if (rc == 0 && !j->o->dry_run)
-        rc = lock_files(j, lock, reterr);
-    if (rc < 0 && lock && access(lock, F_OK) < 0)
+        rc = lock_files(j, reterr);
+    if (rc < 0 && j->files.lock && access(j->files.lock, F_OK) < 0)
         aq_error_prefix(reterr, "the output '%s' cannot be written", j->output);
     j->lines = j->o->ordered ? j->part : j->output;
-    free(lock);
     return rc;
 }
 
@@ -253,12 +232,12 @@ int aq_job_open_output(struct aq_job *j, struct aq_err *reterr)
             return aq_error(reterr, -EINVAL,
                             "--overwrite, --retry-errors and --errors need an output file, not "
                             "standard output");
-        return check_names(j, NULL, reterr);
+        return check_names(j, reterr);
     }
     struct stat st;
     if (stat(o->output, &st) < 0 || S_ISREG(st.st_mode))
         return open_file(j, reterr);
     int rc = open_stream(j, st.st_mode, reterr);
     j->lines = j->output;
-    return rc < 0 ? rc : check_names(j, NULL, reterr);
+    return rc < 0 ? rc : check_names(j, reterr);
 }

@@ -20,53 +20,32 @@ enum {
     LOGPROB_BYTES = 60, /* of a token in the logprobs lists, and of each alternative, about */
 };
 
-/* ---- the table of ids ---- */
+/* ---- rows ---- */
 
-static uint64_t table_find(const struct aq_job *j, uint64_t id_hash)
+struct aq_record_list aq_job_records(const struct aq_job *j)
 {
-    if (!j->id_table_count)
-        return SIZE_MAX;
-    for (uint64_t at = id_hash & (j->id_table_count - 1);;
-         at = (at + 1) & (j->id_table_count - 1)) {
-        if (!j->id_table[at])
-            return SIZE_MAX;
-        if (j->rows[j->id_table[at] - 1].id_hash == id_hash)
-            return j->id_table[at] - 1;
-    }
+    const struct aq_row *first = j->rows;
+    if (!j->row_count)
+        return (struct aq_record_list){0};
+    return (struct aq_record_list){.count = j->row_count,
+                                   .stride = sizeof(*first),
+                                   .id_hash = &first->id_hash,
+                                   .key = &first->key,
+                                   .index = &first->index,
+                                   .line = &first->line,
+                                   .ids = &j->ids};
 }
 
-uint64_t aq_job_find_id(const struct aq_job *j, uint64_t id_hash)
-{
-    return table_find(j, id_hash);
-}
-
-uint64_t aq_job_find_index(const struct aq_job *j, uint64_t index)
-{
-    return j->row_count ? aq_find_ascending(&j->rows->index, sizeof(*j->rows), j->row_count, index)
-                        : SIZE_MAX;
-}
-
-static void table_put(struct aq_job *j, uint64_t row)
-{
-    uint64_t at = j->rows[row].id_hash & (j->id_table_count - 1);
-    while (j->id_table[at])
-        at = (at + 1) & (j->id_table_count - 1);
-    j->id_table[at] = (uint32_t)(row + 1);
-}
-
-/* A table of all rows anew, at most half full with `capacity` of them, a power of two. */
+/* A table of the ids of all rows anew, with room for `capacity`. */
 static int table_make(struct aq_job *j, uint64_t capacity, struct aq_err *reterr)
 {
-    uint32_t *table = calloc(2 * capacity, sizeof(*table));
-    if (!table)
-        return aq_error_memory(reterr, "%" PRIu64 " records", capacity);
-    free(j->id_table);
-    j->id_table = table;
-    j->id_table_count = 2 * capacity;
+    int rc = aq_id_table_make(&j->ids, capacity, reterr);
+    if (rc < 0)
+        return rc;
     j->row_capacity = capacity;
     for (uint64_t i = 0; i < j->row_count; i++)
         if (j->rows[i].has_id)
-            table_put(j, i);
+            aq_id_table_put(&j->ids, j->rows[i].id_hash, i);
     return 0;
 }
 
@@ -134,6 +113,7 @@ static void count_whole(struct aq_job *j, const struct aq_row *row, const struct
         show_bad(&j->whole.first_bad, r);
     j->whole.records++;
     j->whole.valid += !row->code;
+    j->whole.chats += !row->code && r->chat;
     if (!row->code && !j->g.result_rules.malformed)
         j->g.result_rules.malformed = r->form;
 }
@@ -210,7 +190,8 @@ static struct aq_request *request_again(struct aq_job *j, uint64_t row)
 /* Same hash: really the same text? */
 static int check_duplicate(struct aq_job *j, const struct aq_request *r, struct aq_err *reterr)
 {
-    uint64_t other = table_find(j, r->id_hash);
+    const struct aq_record_list records = aq_job_records(j);
+    uint64_t other = aq_record_list_id(&records, r->id_hash);
     if (other == SIZE_MAX)
         return 0;
     struct aq_request *o = request_again(j, other);
@@ -252,7 +233,7 @@ static int add_line(struct aq_job *j, const struct aq_line *line, const struct a
             count_row(j, row, r);
         j->row_count++;
         if (row->has_id)
-            table_put(j, j->row_count - 1);
+            aq_id_table_put(&j->ids, row->id_hash, j->row_count - 1);
     }
     aq_request_close(r);
     return rc;

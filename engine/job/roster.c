@@ -2,8 +2,7 @@
 #include "engine/job/roster.h"
 
 #include "base/file.h"
-#include "base/types.h"
-#include "engine/job/line_walk.h"
+#include "engine/job/record_list.h"
 
 #include <assert.h>
 #include <fcntl.h>
@@ -89,26 +88,8 @@ struct aq_roster {
     struct aq_roster_head head;
     struct aq_roster_record *record;
     uint64_t count, capacity;
-    uint32_t *table; /* open addressing over id_hash: place + 1, 0 free */
-    uint64_t table_count;
+    struct aq_id_table ids;
 };
-
-static void table_put(struct aq_roster *r, uint64_t place)
-{
-    uint64_t at = r->record[place].id_hash & (r->table_count - 1);
-    while (r->table[at])
-        at = (at + 1) & (r->table_count - 1);
-    r->table[at] = (uint32_t)(place + 1);
-}
-
-static uint64_t find_id(const struct aq_roster *r, uint64_t id_hash)
-{
-    uint64_t at = id_hash & (r->table_count - 1);
-    for (; r->table[at]; at = (at + 1) & (r->table_count - 1))
-        if (r->record[r->table[at] - 1].id_hash == id_hash)
-            return r->table[at] - 1;
-    return SIZE_MAX;
-}
 
 /* The number of a record that has no id; such a record is in no table. */
 static const uint64_t no_id = UINT64_MAX;
@@ -131,16 +112,11 @@ static int add(struct aq_roster *r, const struct aq_roster_record *record, struc
  * its place in the input: one of 2^64. */
 static int make_table(struct aq_roster *r, struct aq_err *reterr)
 {
-    r->table_count = 2;
-    while (r->table_count < 2 * r->count)
-        r->table_count *= 2;
-    r->table = calloc(r->table_count, sizeof(*r->table));
-    if (!r->table)
-        return aq_error_memory(reterr, "%" PRIu64 " records", r->count);
-    for (uint64_t i = 0; i < r->count; i++)
+    int rc = aq_id_table_make(&r->ids, r->count, reterr);
+    for (uint64_t i = 0; rc == 0 && i < r->count; i++)
         if (r->record[i].id_hash != no_id)
-            table_put(r, i);
-    return 0;
+            aq_id_table_put(&r->ids, r->record[i].id_hash, i);
+    return rc;
 }
 
 static bool read_head(struct aq_roster_head *ret, const char *line)
@@ -241,7 +217,7 @@ void aq_roster_close(struct aq_roster *r)
     if (!r)
         return;
     free(r->record);
-    free(r->table);
+    aq_id_table_close(&r->ids);
     free(r);
 }
 
@@ -263,14 +239,15 @@ const struct aq_roster_record *aq_roster_record(const struct aq_roster *r, uint6
 
 uint64_t aq_roster_find(const struct aq_roster *r, const struct aq_result_mark *m)
 {
-    uint64_t at = SIZE_MAX;
+    const struct aq_roster_record *first = r->record;
     if (!r->count)
         return SIZE_MAX;
-    if (m->has_id)
-        at = find_id(r, XXH3_64bits(m->id, m->id_bytes));
-    else if (m->has_index)
-        at = aq_find_ascending(&r->record->index, sizeof(*r->record), r->count, m->index);
-    else if (m->has_line)
-        at = aq_find_ascending(&r->record->line, sizeof(*r->record), r->count, m->line);
-    return at != SIZE_MAX && r->record[at].key == m->key ? at : SIZE_MAX;
+    const struct aq_record_list records = {.count = r->count,
+                                           .stride = sizeof(*first),
+                                           .id_hash = &first->id_hash,
+                                           .key = &first->key,
+                                           .index = &first->index,
+                                           .line = &first->line,
+                                           .ids = &r->ids};
+    return aq_record_list_find(&records, m);
 }

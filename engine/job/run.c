@@ -212,7 +212,8 @@ static int put_result(struct aq_run *run, struct aq_record *rec, struct aq_err *
 {
     struct aq_buf text = {0};
     struct aq_job *j = run->job;
-    uint64_t row = aq_job_find_index(j, rec->request->index);
+    const struct aq_record_list records = aq_job_records(j);
+    uint64_t row = aq_record_list_index(&records, rec->request->index);
     bool error = false;
     int rc = 0;
     j->g.result_rules.created = aq_clock_unix_s();
@@ -350,10 +351,17 @@ static void hand_over_report(struct aq_run *run)
     pthread_mutex_unlock(&run->mutex);
 }
 
+static bool is_stopped(void *user)
+{
+    return ((const struct aq_run *)user)->stop;
+}
+
 static int load(struct aq_run *run, struct aq_err *reterr)
 {
     struct aq_job *j = run->job;
     double begin_s = aq_clock_s();
+    if (j->pending_valid)
+        aq_engine_stop_when(j->g.engine, is_stopped, run);
     enter_engine(run);
     int rc = j->pending_valid ? aq_engine_load(j->g.engine, reterr) : 0;
     if (!leave_engine(run))

@@ -368,17 +368,6 @@ int aq_job_begin_sums(struct aq_job *j, struct aq_err *reterr)
     return rc;
 }
 
-/* ---- setting aside ---- */
-
-/* The manifest goes first: cut off in between, results without one are left alone by the next run,
- * but a manifest or sums without results would be replaced. */
-static int set_all_aside(struct aq_job *j, struct aq_err *reterr)
-{
-    const char *const paths[] = {j->manifest, j->roster, j->sums, j->damaged, j->stale,
-                                 j->inflight, j->output, j->part, j->errors};
-    return aq_set_aside(paths, AQ_ARRAY_LEN(paths) - !j->errors, "--overwrite: ", j->hooks, reterr);
-}
-
 /* ---- ready to go on ---- */
 
 /* Of a file and a part only the one that is gone on with stays: a part beside a complete file was
@@ -396,7 +385,9 @@ int aq_job_settle(struct aq_job *j, struct aq_err *reterr)
     struct aq_job_old *old = &j->old;
     if (!j->manifest)
         return 0;
-    int rc = j->o->overwrite ? set_all_aside(j, reterr) : 0;
+    int rc = 0;
+    if (j->o->overwrite)
+        rc = aq_output_files_set_aside(&j->files, j->errors, "--overwrite: ", j->hooks, reterr);
     const char *path = old->file[AQ_JOB_RESULTS].path;
     if (rc == 0 && old->found)
         rc = mend(j, reterr);

@@ -73,9 +73,7 @@ static void batch_stands_for(struct batch *b, const struct aq_bench_row *row)
 
 static int check_interrupted(void *user, struct aq_err *reterr)
 {
-    const struct aquifer_hooks *hooks = user;
-    bool interrupted = hooks && hooks->interrupted && hooks->interrupted(hooks->user);
-    return interrupted ? aq_error(reterr, -EINTR, "bench: interrupted") : 0;
+    return aq_hooks_interrupted(user) ? aq_error(reterr, -EINTR, "bench: interrupted") : 0;
 }
 
 static int check_finite(void *user, struct aq_sequence *s, struct aq_err *reterr)
@@ -239,6 +237,7 @@ static int open_engine(struct aq_engine **ret, const struct aq_options *o,
     }
     rc = aq_engine_plan(e, &w, reterr);
     double start = aq_clock_s();
+    aq_engine_stop_when(e, aq_hooks_interrupted, (void *)hooks);
     if (rc == 0 && !o->dry_run)
         rc = aq_engine_load(e, reterr);
     if (rc < 0)

@@ -512,6 +512,8 @@ int aq_pack_run(struct aq_pack_result *ret, const struct aq_pack_opts *opts,
         aq_pack_plan_close(&plan);
         return rc;
     }
+    aq_log_line(opts->log, AQ_LOG_INFO, "packing %s into '%s': %.2f GB in %s", opts->model->name,
+                opts->dirs[0], (double)plan.bytes * 1e-9, aq_dtype_name(opts->format));
     aq_store_writer_progress(w, &progress.total, &progress.done);
     uint64_t resumed = progress.done;
     rc = convert_all(w, opts, kernels, pool, &progress, reterr);

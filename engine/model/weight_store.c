@@ -57,6 +57,12 @@ bool aq_weight_store_present(const struct aq_model *m, const char *cache_dir, en
            (cache_path(path, m, cache_dir, format, false, NULL) == 0 && aq_store_present(path));
 }
 
+static bool stopped(void *user, uint64_t done, uint64_t total)
+{
+    const struct aq_weight_store_opts *o = user;
+    return o->stop && o->stop(o->stop_user);
+}
+
 static int pack(const char *path, const struct aq_weight_store_opts *o, double *ret_pack_s,
                 struct aq_err *reterr)
 {
@@ -69,17 +75,12 @@ static int pack(const char *path, const struct aq_weight_store_opts *o, double *
         .layout = aq_model_layout(o->model, o->format),
         .memory = o->memory,
         .log = o->log,
+        .progress = stopped,
+        .user = (void *)o,
     };
-    struct aq_pack_plan plan;
-    int rc = aq_pack_plan_open(&plan, &opts, reterr);
-    if (rc < 0)
-        return rc;
-    aq_log_line(o->log, AQ_LOG_INFO, "packing %s into '%s' for streaming: %.2f GB in %s",
-                o->model->name, path, (double)plan.bytes * 1e-9, aq_dtype_name(o->format));
-    aq_pack_plan_close(&plan);
     struct aq_pack_result result;
     double start = aq_clock_s();
-    rc = aq_pack_run(&result, &opts, o->kernels, o->pool, reterr);
+    int rc = aq_pack_run(&result, &opts, o->kernels, o->pool, reterr);
     *ret_pack_s += aq_clock_s() - start;
     return rc;
 }

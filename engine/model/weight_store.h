@@ -19,10 +19,13 @@ struct aq_weight_store_opts {
     struct aq_pool *pool;
     uint64_t memory; /* for the conversion; 0: no bound */
     const struct aq_log *log;
+    bool (*stop)(void *user); /* asked while this process packs or waits for another; NULL: never */
+    void *stop_user;
 };
 
 /* *ret_borrowed: the store is the model's own, not to be closed.  *ret_pack_s: seconds spent
- * packing.  -ENOMEM before anything is written when there is too little space in the cache. */
+ * packing.  -ENOMEM before anything is written when there is too little space in the cache;
+ * -EINTR: stopped. */
 int aq_weight_store_open(struct aq_store **ret, bool *ret_borrowed, double *ret_pack_s,
                          const struct aq_weight_store_opts *opts, struct aq_err *reterr);
 

@@ -675,7 +675,9 @@ const struct aq_command aq_command_table[] = {
      "aquifer merge OUTPUT SHARD... [--ordered]",
      "Checks that the shards belong together, that none is missing, and that each has one result "
      "for each of its records; then writes OUTPUT, which is a results file like that of a run "
-     "without --shard. Otherwise it says what is missing, writes nothing, and ends with 1.",
+     "without --shard. Files whose names end in .gz or .zst are compressed, OUTPUT too; error "
+     "records that a shard has in another file (--errors) are joined with the rest. Otherwise it "
+     "says what is missing, writes nothing, and ends with 1.",
      NULL,
      {"aquifer merge results.jsonl part-0.jsonl part-1.jsonl",
       "aquifer merge --ordered results.jsonl part-0.jsonl part-1.jsonl"}},

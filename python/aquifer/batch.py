@@ -18,8 +18,21 @@ _opening = threading.Lock()
 
 
 def _plain(value: Any) -> Any:
-    """Scalars and lists of numpy as Python's own."""
-    return value.tolist() if hasattr(value, "tolist") else value
+    """Scalars and lists of numpy as Python's own.  A column of integers with a gap has floats."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _missing(value: Any) -> bool:
+    """None, or what numpy and pandas have in its place: NaN, NaT, and NA, which answers nothing."""
+    if value is None:
+        return True
+    if isinstance(value, (str, list, tuple)) or getattr(value, "shape", ()) != ():
+        return False
+    try:
+        return bool(value != value)
+    except TypeError:
+        return True
 
 
 class Batch:
@@ -83,8 +96,9 @@ class Batch:
         names = [name for name in self._columns if name in batch and name != self._prompt]
         records = []
         for values in zip(batch[self._prompt], *(batch[name] for name in names)):
-            record = {name: _plain(v) for name, v in zip(names, values[1:]) if v is not None}
-            records.append({"prompt": _plain(values[0]), **record})
+            record = {name: _plain(v) for name, v in zip(names, values[1:]) if not _missing(v)}
+            prompt = None if _missing(values[0]) else _plain(values[0])
+            records.append({"prompt": prompt, **record})
         return records
 
     def _results(self, records: Sequence[Any]) -> List[Dict[str, Any]]:

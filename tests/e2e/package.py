@@ -2,12 +2,16 @@
 """The Python package over the shared library, on the small trained model: it gives what the program
 gives.  AQUIFER_LIBRARY names the library; the harness that it is a model of is played by a few
 lines."""
+import fcntl
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 import types
 import unittest
 
@@ -95,6 +99,25 @@ class Package(rig.Rig):
         frame = batch(Frame(prompt=["She said"]))
         self.assertIsInstance(frame, Frame)
         self.assertEqual(len(frame["tokens"][0]), 2)
+
+    def test_a_gap_in_a_column_is_a_field_that_the_record_lacks(self):
+        """As DataFrames and numpy columns have them: NaN, and beside it integers that became floats."""
+        class Absent:
+            """As pandas.NA."""
+            def __ne__(self, other):
+                return self
+
+            def __bool__(self):
+                raise TypeError("boolean value of NA is ambiguous")
+        nan = float("nan")
+        batch = aquifer.Batch(MODEL, max_tokens=2, **SMALL)
+        self.addCleanup(batch.close)
+        columns = {"prompt": ["She said", "It was", "Then", nan], "max_tokens": [3.0, nan, None, 1.0],
+                   "temperature": [nan, 0.0, Absent(), 1.0], "id": ["a", nan, "c", "d"]}
+        found = batch(columns)
+        self.assertEqual(found["error"][:3], [None] * 3)
+        self.assertEqual([len(t) for t in found["tokens"]], [3, 2, 2, 0])
+        self.assertIn("prompt", found["error"][3])
 
     def test_a_text_is_a_prompt(self):
         with engine(max_tokens=4) as e:
@@ -233,6 +256,33 @@ class Package(rig.Rig):
         with self.assertRaises(Stop):
             aquifer.run(["generate", "--model", MODEL, "--input", self.input, "--output",
                          self.output], on_message=refuse)
+
+    def test_an_engine_that_waits_for_a_packer_can_be_stopped(self):
+        class Stop(Exception):
+            pass
+
+        def stop(level, text):
+            if "waiting for it to end" in text:
+                raise Stop
+
+        disk = {"placement": "weights=0/0/100 kv=0/100/0 hidden=0/100/0", "disk_dir_any": True,
+                "cache_dir": self.path("cache")}
+        with engine(**disk) as e:
+            e.open()
+        store, = [n for n in os.listdir(self.path("cache")) if n.startswith("tiny-opt")]
+        store = os.path.join(self.path("cache"), store)
+        shutil.rmtree(store)
+        os.mkdir(store + ".partial")
+        with open(os.path.join(store + ".partial", "journal"), "wb") as journal:
+            fcntl.flock(journal, fcntl.LOCK_EX)
+            gives_up = threading.Timer(20, fcntl.flock, (journal, fcntl.LOCK_UN))
+            gives_up.start()
+            begin = time.monotonic()
+            with self.assertRaises(Stop):
+                engine(on_message=stop, **disk).open()
+            self.assertLess(time.monotonic() - begin, 10)
+            gives_up.cancel()
+            gives_up.join()
 
     def test_a_bar_where_tqdm_is(self):
         bars = []

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -101,26 +102,42 @@ class Shards(Rig):
             self.assertIn(child.returncode, (0, 3))
         self.assertIn("merged: 20 records (1 errors) of 2 shards", self.merge(count=2))
 
-    def test_a_template_that_asks_for_the_time_needs_one_for_all_shards(self):
-        """The time is part of the prompts, so records would be other shards' in each run."""
+    def talker(self, template):
+        """The model with a chat template."""
         talker = self.path("talker")
         os.mkdir(talker)
         for name in os.listdir(MODEL):
             if os.path.isfile(os.path.join(MODEL, name)):
                 os.symlink(os.path.join(MODEL, name), os.path.join(talker, name))
         with open(os.path.join(talker, "chat_template.jinja"), "w", encoding="utf-8") as f:
-            f.write("{{ strftime_now('%d %B') }} {% for m in messages %}{{ m.content }} {% endfor %}")
+            f.write(template)
+        return talker
+
+    def talk(self, talker, *words, status=0, **kwargs):
+        words = self.words(*words, **kwargs)
+        words[words.index(MODEL)] = talker
+        return self.run_program(words, status).stderr.decode()
+
+    def test_a_template_that_asks_for_the_time_needs_one_for_all_shards(self):
+        """The time is part of the prompts, so records would be other shards' in each run."""
+        talker = self.talker("{{ strftime_now('%d %B') }} {% for m in messages %}{{ m.content }} {% endfor %}")
         self.write([{"id": i, "messages": [{"role": "user", "content": f"Who is {i}?"}], "max_tokens": 2}
                     for i in range(12)])
-        words = self.words("--shard", "0/2")
-        words[words.index(MODEL)] = talker
-        self.assertIn("expected --chat-time", self.run_program(words, 1).stderr.decode())
+        self.assertIn("expected --chat-time", self.talk(talker, "--shard", "0/2", status=1))
         self.assertFalse(os.path.exists(self.output))
         for k in range(2):
-            words = self.words("--shard", f"{k}/2", "--chat-time", "2026-01-31", target=self.shard(k))
-            words[words.index(MODEL)] = talker
-            self.run_program(words)
+            self.talk(talker, "--shard", f"{k}/2", "--chat-time", "2026-01-31", target=self.shard(k))
         self.merge(count=2)
+
+    def test_shards_with_and_without_conversations_are_of_one_run(self):
+        """The only conversation is one shard's; the other's manifest has the template, too."""
+        talker = self.talker("{% for m in messages %}{{ m.content }} {% endfor %}")
+        self.write([{"id": "talk", "messages": [{"role": "user", "content": "Who?"}], "max_tokens": 2},
+                    *self.many(11)])
+        for k in range(2):
+            self.talk(talker, "--shard", f"{k}/2", target=self.shard(k))
+        self.merge(count=2)
+        self.assertIn("nothing to do: all 12 records", self.talk(talker, target=self.path("merged.jsonl")))
 
     def test_status_adds_up_what_has_begun(self):
         self.write(self.many(40))
@@ -147,15 +164,27 @@ class Shards(Rig):
 
     # ---- one packs, others wait
 
-    def test_two_that_pack_at_once_wait_for_one(self):
-        self.write(self.many(8))
-        disk = ["--placement", "weights=0/0/100 kv=0/100/0 hidden=0/100/0", "--disk-dir-any", "--cache-dir",
-                self.path("cache")]
-        said = [self.ends(child) for child in [self.start(k, *disk) for k in range(SHARDS)]]
-        self.assertTrue(any("packing" in s for s in said))
-        stores = [n for n in os.listdir(self.path("cache")) if n.startswith("tiny-opt")]
-        self.assertEqual(len(stores), 1, stores)
-        self.generate()
+    def streaming(self):
+        """Options with which weights stream from the cache, and the store that they then make there, which is gone."""
+        cache = self.path("cache")
+        disk = ["--placement", "weights=0/0/100 kv=0/100/0 hidden=0/100/0", "--disk-dir-any", "--cache-dir", cache]
+        self.generate(*disk, "--overwrite")
+        store, = [os.path.join(cache, n) for n in os.listdir(cache) if n.startswith("tiny-opt")]
+        shutil.rmtree(store)
+        return disk, store
+
+    def test_of_those_that_pack_at_once_one_packs(self):
+        self.write(self.many(40))
+        disk, store = self.streaming()
+        with self.holder(store):
+            children = [self.start(k, *disk) for k in range(SHARDS)]
+            for child in children:
+                self.assertNotIn(b"packing tiny-opt into", self.heard(child, b"waiting for it to end"))
+        said = [self.ends(child) for child in children]
+        self.assertEqual(sum(f"packing tiny-opt into '{store}'" in s for s in said), 1, said)
+        self.assertEqual([n for n in os.listdir(self.path("cache")) if n.startswith("tiny-opt")],
+                         [os.path.basename(store)])
+        self.generate("--overwrite")
         self.merge()
         self.assertEqual(sorted(without_time(self.path("merged.jsonl"))), sorted(without_time(self.output)))
 
@@ -201,6 +230,7 @@ class Shards(Rig):
             time.sleep(0.02)
         self.assertIn(words, seen)
         os.set_blocking(child.stderr.fileno(), True)
+        return seen
 
     def test_a_dead_holder_s_lock_is_taken_over(self):
         store = self.path("store")
@@ -219,6 +249,22 @@ class Shards(Rig):
             self.heard(child, b"waiting for it to end")
             child.send_signal(signal.SIGINT)
             self.assertIn("interrupted while waiting", self.ends(child, 130))
+
+    def test_runs_that_wait_can_be_interrupted(self):
+        self.write(self.many(4))
+        disk, store = self.streaming()
+        score = [PROGRAM, "eval", "--model", MODEL, "--device", "cpu", "--text", os.path.join(MODEL, "golden", "eval.txt"),
+                 "--prompt-tokens", "16", "--score-tokens", "4", *disk]
+        measure = [PROGRAM, "bench", "--model", MODEL, "--device", "cpu", "--prompt-len", "16", "--gen-len", "4", *disk]
+        for words in (self.words(*disk, "--overwrite"), score, measure):
+            with self.subTest(words[1]), self.holder(store):
+                child = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+                self.heard(child, b"waiting for it to end")
+                begin = time.monotonic()
+                child.send_signal(signal.SIGINT)
+                self.assertIn("interrupted", self.ends(child, 130))
+                self.assertLess(time.monotonic() - begin, 10)
+            shutil.rmtree(store + ".partial")
 
 
 if __name__ == "__main__":

@@ -3,9 +3,12 @@
  * said. */
 #include "tests/unit/engine/job/job_rig.h"
 
+#include "base/compress.h"
+#include "engine/job/lock.h"
 #include "tests/test.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,16 +36,21 @@ static void run_shards(struct job_rig *rig, const char *more)
     }
 }
 
-/* Merges the files named in `shards`, separated by blanks, into "m.jsonl". */
-static int merge(struct job_rig *rig, const char *shards, const char *more)
+/* Merges the files named in `shards`, separated by blanks. */
+static int merge_into(struct job_rig *rig, const char *output, const char *shards, const char *more)
 {
     char options[4096], names[512], *rest = names;
-    int n = snprintf(options, sizeof(options), "{\"files\": [\"%s/m.jsonl\"", rig->dir);
+    int n = snprintf(options, sizeof(options), "{\"files\": [\"%s/%s\"", rig->dir, output);
     snprintf(names, sizeof(names), "%s", shards);
     for (char *name; (name = strsep(&rest, " "));)
         n += snprintf(options + n, sizeof(options) - (size_t)n, ", \"%s/%s\"", rig->dir, name);
     snprintf(options + n, sizeof(options) - (size_t)n, "]%s%s}", more[0] ? ", " : "", more);
     return job_rig_command(rig, "merge", aq_cmd_merge, options);
+}
+
+static int merge(struct job_rig *rig, const char *shards, const char *more)
+{
+    return merge_into(rig, "m.jsonl", shards, more);
 }
 
 static const char all[] = "s2.jsonl s0.jsonl s1.jsonl";
@@ -179,6 +187,161 @@ static void records_of_all_forms_keep_their_order(void **state)
     json_decref(found);
 }
 
+/* ---- compressed files, and errors apart ---- */
+
+static const char *const packed_names[] = {"s0.jsonl.gz", "s1.jsonl.zst", "s2.jsonl"};
+static const char packed[] = "s2.jsonl s0.jsonl.gz s1.jsonl.zst";
+
+static void skip_without_libraries(void)
+{
+    if (aq_compression_check(AQ_GZIP, "", NULL) < 0 || aq_compression_check(AQ_ZSTD, "", NULL) < 0)
+        skip();
+}
+
+static void run_packed_shards(struct job_rig *rig, const char *more)
+{
+    for (unsigned k = 0; k < SHARDS; k++)
+        assert_true(run_shard(rig, packed_names[k], k, more) >= 0);
+}
+
+/* The text of a file as its name says that it is compressed; malloc'd. */
+static char *text_of(const struct job_rig *rig, const char *name)
+{
+    struct aq_members *m;
+    struct aq_buf text = {0};
+    char bytes[4096];
+    ssize_t n;
+    int fd = open(job_rig_path(rig, name), O_RDONLY);
+    assert_true(fd >= 0);
+    assert_int_equal(aq_members_open(&m, fd, aq_compression_of_name(name), NULL, NULL, NULL), 0);
+    while ((n = aq_members_read(m, bytes, sizeof(bytes))) > 0)
+        aq_buf_put(&text, bytes, (size_t)n);
+    assert_int_equal(n, 0);
+    aq_members_close(m);
+    close(fd);
+    return aq_buf_take(&text);
+}
+
+static void compressed_shards_are_merged(void **state)
+{
+    struct job_rig *rig = *state;
+    skip_without_libraries();
+    job_rig_records(rig, RECORDS);
+    assert_int_equal(job_rig_run(rig, "\"ordered\": true"), 0);
+    run_packed_shards(rig, "");
+    assert_int_equal(merge(rig, packed, "\"ordered\": true"), 0);
+    assert_same_file(rig, "m.jsonl", "out.jsonl");
+    assert_same_file(rig, "m.jsonl.manifest.json", "out.jsonl.manifest.json");
+    assert_int_equal(merge(rig, packed, "\"overwrite\": true"), 0);
+    char *want = job_rig_sorted(rig, "out.jsonl"), *found = job_rig_sorted(rig, "m.jsonl");
+    assert_string_equal(found, want);
+    free(want);
+    free(found);
+    job_rig_change_byte(rig, "s0.jsonl.gz", job_rig_size(rig, "s0.jsonl.gz") / 2, 1);
+    assert_int_equal(merge(rig, packed, "\"overwrite\": true"), -EINVAL);
+    assert_true(job_rig_said(rig, "s0.jsonl.gz', shard 0/3, is not complete"));
+}
+
+static void the_output_is_compressed_as_its_name_says(void **state)
+{
+    struct job_rig *rig = *state;
+    char options[256];
+    static const char *const names[] = {"m.jsonl.gz", "m.jsonl.zst"};
+    skip_without_libraries();
+    job_rig_records(rig, RECORDS);
+    assert_int_equal(job_rig_run(rig, "\"ordered\": true"), 0);
+    run_shards(rig, "");
+    char *want = job_rig_read(rig, "out.jsonl");
+    for (size_t i = 0; i < AQ_ARRAY_LEN(names); i++) {
+        assert_int_equal(merge_into(rig, names[i], all, "\"ordered\": true"), 0);
+        char *found = text_of(rig, names[i]);
+        assert_string_equal(found, want);
+        free(found);
+        snprintf(options, sizeof(options), "\"output\": \"%s\"", job_rig_path(rig, names[i]));
+        assert_int_equal(job_rig_run(rig, options), 0);
+        assert_true(job_rig_said(rig, "nothing to do: all 120 records"));
+    }
+    free(want);
+}
+
+/* Every fifth record is an error. */
+static void write_some_bad(const struct job_rig *rig)
+{
+    struct aq_buf in = {0};
+    for (unsigned i = 0; i < RECORDS; i++)
+        aq_buf_printf(&in, "{\"id\": \"r%u\", \"prompt\": [5, 6], \"temperature\": %d}\n", i,
+                      i % 5 ? 0 : -1);
+    job_rig_write(rig, "in.jsonl", in.data);
+    aq_buf_close(&in);
+}
+
+/* One shard has its errors apart and compressed, one apart, one among the rest. */
+static void errors_of_all_shards_are_merged_with_their_results(void **state)
+{
+    struct job_rig *rig = *state;
+    char more[256];
+    skip_without_libraries();
+    write_some_bad(rig);
+    assert_int_equal(job_rig_run(rig, "\"ordered\": true"), 3);
+    snprintf(more, sizeof(more), "\"errors\": \"%s\"", job_rig_path(rig, "e0.jsonl.gz"));
+    assert_true(run_shard(rig, "s0.jsonl", 0, more) >= 0);
+    snprintf(more, sizeof(more), "\"errors\": \"%s\"", job_rig_path(rig, "e1.jsonl"));
+    assert_true(run_shard(rig, "s1.jsonl", 1, more) >= 0);
+    assert_true(run_shard(rig, "s2.jsonl", 2, "") >= 0);
+    assert_true(job_rig_size(rig, "e0.jsonl.gz") > 0 && job_rig_size(rig, "e1.jsonl") > 0);
+    assert_int_equal(merge(rig, all, "\"ordered\": true"), 0);
+    assert_same_file(rig, "m.jsonl", "out.jsonl");
+    assert_same_file(rig, "m.jsonl.manifest.json", "out.jsonl.manifest.json");
+    assert_true(job_rig_said(rig, "merged: 120 records (24 errors)"));
+    char *line = line_of(rig, "e1.jsonl", 1);
+    job_rig_append(rig, "s1.jsonl", line, strlen(line));
+    job_rig_append(rig, "s1.jsonl", "\n", 1);
+    free(line);
+    assert_int_equal(merge(rig, all, "\"overwrite\": true"), -EINVAL);
+    assert_true(job_rig_said(rig, "e1.jsonl')"));
+    unlink(job_rig_path(rig, "e1.jsonl"));
+    assert_int_equal(merge(rig, all, "\"overwrite\": true"), -EINVAL);
+    assert_true(job_rig_said(rig, "e1.jsonl' does not exist"));
+    assert_true(run_shard(rig, "s1.jsonl", 1, more) >= 0);
+    assert_int_equal(merge(rig, all, "\"overwrite\": true"), 0);
+}
+
+static void a_file_of_errors_without_any_need_not_be_there(void **state)
+{
+    struct job_rig *rig = *state;
+    char more[256];
+    skip_without_libraries();
+    job_rig_records(rig, RECORDS);
+    run_shards(rig, "");
+    snprintf(more, sizeof(more), "\"overwrite\": true, \"errors\": \"%s\"",
+             job_rig_path(rig, "e0.jsonl.gz"));
+    assert_int_equal(run_shard(rig, "s0.jsonl", 0, more), 0);
+    assert_int_equal(job_rig_size(rig, "e0.jsonl.gz"), 0);
+    assert_int_equal(merge(rig, all, ""), 0);
+    unlink(job_rig_path(rig, "e0.jsonl.gz"));
+    assert_int_equal(merge(rig, all, "\"overwrite\": true"), 0);
+}
+
+/* All is done, so that the shard's command has nothing to do but to note it. */
+static void a_file_of_errors_may_move(void **state)
+{
+    struct job_rig *rig = *state;
+    char more[384], from[256], to[256];
+    write_some_bad(rig);
+    run_shards(rig, "");
+    snprintf(from, sizeof(from), "%s", job_rig_path(rig, "e1.jsonl"));
+    snprintf(to, sizeof(to), "%s", job_rig_path(rig, "moved.jsonl"));
+    snprintf(more, sizeof(more), "\"overwrite\": true, \"errors\": \"%s\"", from);
+    assert_true(run_shard(rig, "s1.jsonl", 1, more) >= 0);
+    assert_int_equal(rename(from, to), 0);
+    assert_not_merged(rig, all, "", "e1.jsonl' does not exist");
+    snprintf(more, sizeof(more), "\"allow_change\": [\"errors_file\"], \"errors\": \"%s\"", to);
+    assert_int_equal(run_shard(rig, "s1.jsonl", 1, more), 0);
+    assert_true(job_rig_said(rig, "nothing to do"));
+    assert_int_equal(merge(rig, all, ""), 0);
+    assert_true(job_rig_said(rig, "merged: 120 records (24 errors)"));
+}
+
 static void ordered_shards_that_were_not_put_in_order_yet_are_taken(void **state)
 {
     struct job_rig *rig = *state;
@@ -262,7 +425,7 @@ static void a_record_with_two_lines_is_refused(void **state)
     char *line = line_of(rig, "s0.jsonl", 3);
     job_rig_append(rig, "s0.jsonl", line, strlen(line));
     job_rig_append(rig, "s0.jsonl", "\n", 1);
-    assert_not_merged(rig, all, "", "1 line is of a record that has one already (lines 3 and ");
+    assert_not_merged(rig, all, "", "1 line is of a record that has one already (line 3 of ");
     free(line);
 }
 
@@ -318,6 +481,38 @@ static void damage_is_noticed(void **state)
     assert_int_equal(merge(rig, all, ""), 0);
 }
 
+/* The merged file's own sums would vouch for a line that nobody vouches for. */
+static void lines_that_no_sum_vouches_for_are_refused(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, RECORDS);
+    run_shards(rig, "");
+    char *text = job_rig_read(rig, "s1.jsonl"), *sums = job_rig_read(rig, "s1.jsonl.sums");
+    off_t at = strstr(text, "\"text\":\"") - text + 9;
+    free(text);
+    job_rig_change_byte(rig, "s1.jsonl", at, 1);
+    unlink(job_rig_path(rig, "s1.jsonl.sums"));
+    assert_not_merged(rig, all, "", "s1.jsonl.sums' does not exist; the shard's own command");
+    job_rig_write(rig, "s1.jsonl.sums", "aquifer-sums 1\n");
+    assert_not_merged(rig, all, "", "s1.jsonl.sums' has no sum of them");
+    job_rig_write(rig, "s1.jsonl.sums", sums);
+    job_rig_change_byte(rig, "s1.jsonl.sums", 20, 1);
+    assert_not_merged(rig, all, "", "s1.jsonl.sums' is damaged");
+    /* The cure holds what it promises. */
+    assert_int_equal(run_shard(rig, "s1.jsonl", 1, ""), 0);
+    assert_int_equal(merge(rig, all, ""), 0);
+    free(sums);
+}
+
+static void damaged_sums_of_no_line_do_no_harm(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, RECORDS);
+    run_shards(rig, "");
+    job_rig_append(rig, "s1.jsonl.sums", "torn", 4);
+    assert_int_equal(merge(rig, all, ""), 0);
+}
+
 static void shards_that_are_not_of_one_run_are_refused(void **state)
 {
     struct job_rig *rig = *state;
@@ -338,6 +533,47 @@ static void shards_that_are_not_of_one_run_are_refused(void **state)
     job_rig_records(rig, RECORDS + 1);
     assert_int_equal(run_shard(rig, "longer.jsonl", 2, "\"limit\": 120"), 0);
     assert_not_merged(rig, "s0.jsonl s1.jsonl longer.jsonl", "", "input_hash");
+}
+
+/* One record more is one shard's; the others have nothing to do, and are of the longer input. */
+static void shards_that_got_none_of_the_new_records_are_of_the_longer_input(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, RECORDS);
+    run_shards(rig, "");
+    job_rig_records(rig, RECORDS + 1);
+    run_shards(rig, "");
+    assert_int_equal(merge(rig, all, ""), 0);
+    assert_int_equal(job_rig_run(rig, ""), 0);
+    assert_same_file(rig, "m.jsonl.manifest.json", "out.jsonl.manifest.json");
+    for (unsigned k = 0; k < SHARDS; k++) {
+        char name[64];
+        json_t *status;
+        snprintf(name, sizeof(name), "s%u.jsonl.status.json", k);
+        assert_int_equal(aq_json_read_file(&status, job_rig_path(rig, name), 1 << 20, NULL), 0);
+        assert_int_equal(json_integer_value(json_object_get(status, "of_records")), RECORDS + 1);
+        json_decref(status);
+    }
+}
+
+/* As a run leaves them that is cut off between its manifest and its list. */
+static void a_list_of_another_input_than_the_manifest_s_is_refused(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, RECORDS);
+    run_shards(rig, "");
+    char *text = job_rig_read(rig, "in.jsonl"), *list = job_rig_read(rig, "s1.jsonl.records");
+    strstr(text, "0.7")[2] = '8';
+    job_rig_write(rig, "in.jsonl", text);
+    run_shards(rig, "\"allow_change\": [\"input\"]");
+    assert_int_equal(merge(rig, all, ""), 0);
+    job_rig_write(rig, "s1.jsonl.records", list);
+    assert_int_equal(merge(rig, all, "\"overwrite\": true"), -EINVAL);
+    assert_true(job_rig_said(rig, "s1.jsonl.records' is not of the input that"));
+    assert_int_equal(run_shard(rig, "s1.jsonl", 1, ""), 0);
+    assert_int_equal(merge(rig, all, "\"overwrite\": true"), 0);
+    free(list);
+    free(text);
 }
 
 static void values_may_differ_where_that_is_allowed(void **state)
@@ -373,6 +609,75 @@ static void an_output_that_is_there_is_only_renamed(void **state)
     free(text);
 }
 
+/* A run with --ordered that is not over has its results in FILE.part alone. */
+static void results_that_are_not_in_order_yet_are_an_output(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, RECORDS);
+    run_shards(rig, "");
+    job_rig_write(rig, "m.jsonl.part", "mine\n");
+    job_rig_write(rig, "m.jsonl.manifest.json", "of mine\n");
+    assert_int_equal(merge(rig, all, ""), -EINVAL);
+    assert_non_null(strstr(rig->err.text, "exists"));
+    char *text = job_rig_read(rig, "m.jsonl.manifest.json");
+    assert_string_equal(text, "of mine\n");
+    free(text);
+    assert_false(job_rig_exists(rig, "m.jsonl.sums"));
+    assert_int_equal(merge(rig, all, "\"overwrite\": true"), 0);
+    text = job_rig_read(rig, "m.jsonl.part.old.1");
+    assert_string_equal(text, "mine\n");
+    free(text);
+    assert_true(job_rig_exists(rig, "m.jsonl.manifest.json.old.1"));
+}
+
+/* With --overwrite, and where FILE itself is gone. */
+static void nothing_of_the_output_before_stays_beside_the_new_one(void **state)
+{
+    static const char *const endings[] = {".part",  ".sums",    ".manifest.json", ".status.json",
+                                          ".stale", ".records", ".inflight",      ".damaged"};
+    struct job_rig *rig = *state;
+    char name[64];
+    job_rig_records(rig, RECORDS);
+    run_shards(rig, "");
+    job_rig_write(rig, "m.jsonl", "mine\n");
+    for (int attempt = 1; attempt <= 2; attempt++) {
+        for (size_t i = 0; i < AQ_ARRAY_LEN(endings); i++) {
+            snprintf(name, sizeof(name), "m.jsonl%s", endings[i]);
+            job_rig_write(rig, name, i == 0 && attempt == 2 ? "" : "mine\n");
+        }
+        assert_int_equal(merge(rig, all, attempt == 1 ? "\"overwrite\": true" : ""), 0);
+        for (size_t i = 0; i < AQ_ARRAY_LEN(endings); i++) {
+            snprintf(name, sizeof(name), "m.jsonl%s.old.%d", endings[i], attempt);
+            assert_true(job_rig_exists(rig, name));
+            snprintf(name, sizeof(name), "m.jsonl%s", endings[i]);
+            assert_true(job_rig_exists(rig, name) == (i == 1 || i == 2));
+        }
+        unlink(job_rig_path(rig, "m.jsonl"));
+        unlink(job_rig_path(rig, "m.jsonl.manifest.json"));
+        unlink(job_rig_path(rig, "m.jsonl.sums"));
+    }
+}
+
+static void files_of_a_run_that_is_not_over_are_left_alone(void **state)
+{
+    struct job_rig *rig = *state;
+    struct aq_lock *lock;
+    job_rig_records(rig, RECORDS);
+    run_shards(rig, "");
+    static const char *const locks[] = {"m.jsonl.lock", "s1.jsonl.lock"};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(locks); i++) {
+        assert_int_equal(aq_lock_open(&lock, job_rig_path(rig, locks[i]), NULL), 0);
+        assert_int_equal(merge(rig, all, "\"overwrite\": true"), -EINVAL);
+        assert_true(i ? job_rig_said(rig, "s1.jsonl': its run is not over")
+                      : strstr(rig->err.text, "is held by process") != NULL);
+        assert_false(job_rig_exists(rig, "m.jsonl"));
+        assert_true(job_rig_exists(rig, locks[i]));
+        aq_lock_close(lock);
+    }
+    job_rig_write(rig, "s1.jsonl.lock", "99999 of a run that was killed\n");
+    assert_int_equal(merge(rig, all, ""), 0);
+}
+
 static void the_output_is_no_file_of_a_shard(void **state)
 {
     struct job_rig *rig = *state;
@@ -384,6 +689,9 @@ static void the_output_is_no_file_of_a_shard(void **state)
     assert_int_equal(link(from, to), 0);
     assert_int_equal(merge(rig, all, ""), -EINVAL);
     assert_non_null(strstr(rig->err.text, "is also a shard's"));
+    assert_int_equal(merge_into(rig, "s1.jsonl", all, "\"overwrite\": true"), -EINVAL);
+    assert_non_null(strstr(rig->err.text, "is also a shard's"));
+    assert_false(job_rig_said(rig, "its run is not over"));
 }
 
 static void an_interrupted_merge_leaves_nothing(void **state)
@@ -407,6 +715,11 @@ static const struct CMUnitTest tests[] = {
     RIG(a_run_goes_on_with_merged_results),
     RIG(ordered_gives_the_order_of_the_input),
     RIG(records_of_all_forms_keep_their_order),
+    RIG(compressed_shards_are_merged),
+    RIG(the_output_is_compressed_as_its_name_says),
+    RIG(errors_of_all_shards_are_merged_with_their_results),
+    RIG(a_file_of_errors_without_any_need_not_be_there),
+    RIG(a_file_of_errors_may_move),
     RIG(ordered_shards_that_were_not_put_in_order_yet_are_taken),
     RIG(a_last_line_without_its_newline_gets_one),
     RIG(empty_shards_are_shards),
@@ -416,9 +729,16 @@ static const struct CMUnitTest tests[] = {
     RIG(a_shard_given_twice_is_refused),
     RIG(lines_of_another_shard_are_refused),
     RIG(damage_is_noticed),
+    RIG(lines_that_no_sum_vouches_for_are_refused),
+    RIG(damaged_sums_of_no_line_do_no_harm),
     RIG(shards_that_are_not_of_one_run_are_refused),
+    RIG(shards_that_got_none_of_the_new_records_are_of_the_longer_input),
+    RIG(a_list_of_another_input_than_the_manifest_s_is_refused),
     RIG(values_may_differ_where_that_is_allowed),
     RIG(an_output_that_is_there_is_only_renamed),
+    RIG(results_that_are_not_in_order_yet_are_an_output),
+    RIG(nothing_of_the_output_before_stays_beside_the_new_one),
+    RIG(files_of_a_run_that_is_not_over_are_left_alone),
     RIG(the_output_is_no_file_of_a_shard),
     RIG(an_interrupted_merge_leaves_nothing),
 };
