@@ -146,6 +146,17 @@ class PlanPage(Rig):
         self.assertEqual(data["variant"], 3)  # on this box it is the fastest
         self.assertEqual(names[3:], ["int4 + kv-int4"])
 
+    def test_reading_a_part_is_a_variant_too(self):
+        doc, _, data = self.make("--prompt-len", "200", "--gen-len", "40", "--allow",
+                                 "kv-int8,kv-read=96", "--html-points", "4")
+        self.assertEqual(doc["plan"]["kv"]["read"], 96)
+        names = [v["name"] for v in data["variants"]]
+        self.assertEqual(names, ["as asked for", "kv-int8", "kv-read=96", "kv-int8 + kv-read=96"])
+        self.assertEqual(data["variant"], 3)
+        self.assertEqual(["--kv-read 96" in v["words"] for v in data["variants"]],
+                         [False, False, True, True])
+        self.check_points(data)
+
     def test_the_number_of_points_is_bounded_and_none_leave_the_sliders_out(self):
         for count in (1, 5, 24):
             _, _, data = self.make(*self.lengths, "--html-points", str(count))
