@@ -61,9 +61,10 @@ static void put_workload(struct aq_buf *out, const json_t *work)
         aq_buf_puts(out, "As many requests as keep it busy, each of ");
     put_length(out, json_object_get(work, "prompt_len"), "prompt tokens and ");
     put_length(out, json_object_get(work, "gen_len"), "generated tokens");
-    if (json_is_string(json_object_get(work, "input"))) {
+    const char *file = aq_html_text_of(work, json_object_get(work, "input") ? "input" : "lengths");
+    if (*file) {
         aq_buf_puts(out, ", from ");
-        aq_html_put(out, aq_html_text_of(work, "input"));
+        aq_html_put(out, file);
     }
 }
 

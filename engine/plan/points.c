@@ -92,7 +92,7 @@ static void make_grid(struct aq_plan_grid *g, const struct aq_planning *p, uint6
     aq_plan_grid_add(
         g, &(struct aq_plan_axis){.key = "host_memory", .name = "Host memory", .unit = AQ_MIB},
         (struct aq_plan_level){host, host});
-    if (!p->o->input) {
+    if (!p->o->input && !p->o->lengths) { /* else a file says them */
         aq_plan_grid_add(
             g,
             &(struct aq_plan_axis){

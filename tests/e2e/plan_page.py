@@ -137,6 +137,19 @@ class PlanPage(Rig):
         self.assertIn(self.input, "".join(page.text))
         self.check_points({**data, "requests": None})
 
+    def test_a_table_of_lengths_has_no_sliders_for_them(self):
+        table = self.path("lengths.txt")
+        with open(table, "w", encoding="utf-8") as f:
+            f.write("20 12 9\n60 30 3\n")
+        for words, requests in ([], 12), (["--requests", "40"], 40):
+            _, page, data = self.make("--lengths", table, *words, "--allow", "int8",
+                                      "--html-points", "6")
+            self.assertEqual([axis["key"] for axis in data["axes"]], ["host_memory"])
+            self.assertEqual(data["requests"], requests)
+            self.assertIn(f"--lengths {table}", data["plan_words"])
+            self.assertIn(f"generated tokens, from {table}", "".join(page.text))
+            self.check_points(data)
+
     def test_what_was_chosen_of_several_things_is_a_variant(self):
         _, _, data = self.make(*self.lengths, "--host-memory", "96MiB", "--requests", "400", "--allow",
                                "int4,kv-int4", "--html-points", "4")
