@@ -274,6 +274,23 @@ static void warn_disk(json_t **lines, const struct aq_planning *p)
             aq_format_size(budget, p->in.budget[AQ_DISK]));
 }
 
+/* Those of the job, whatever the machine. */
+static void warn_work(json_t **lines, const struct aq_planning *p)
+{
+    if (p->o->deadline_s > 0 && !p->in.sequences)
+        say(lines, "--deadline says nothing without --requests");
+    if (p->records_invalid)
+        say(lines, "%llu of the %llu records of the input are invalid and left out",
+            (unsigned long long)p->records_invalid, (unsigned long long)p->records);
+}
+
+json_t *aq_planning_work_warnings_json(const struct aq_planning *p)
+{
+    json_t *lines = json_array();
+    warn_work(&lines, p);
+    return lines;
+}
+
 json_t *aq_planning_warnings_json(const struct aq_planning *p)
 {
     json_t *lines = json_array();
@@ -281,11 +298,7 @@ json_t *aq_planning_warnings_json(const struct aq_planning *p)
     char have[AQ_SIZE_TEXT_MAX], want[AQ_SIZE_TEXT_MAX];
     warn_lossy(&lines, p);
     warn_disk(&lines, p);
-    if (p->o->deadline_s > 0 && !p->in.sequences)
-        say(&lines, "--deadline says nothing without --requests");
-    if (p->records_invalid)
-        say(&lines, "%llu of the %llu records of the input are invalid and left out",
-            (unsigned long long)p->records_invalid, (unsigned long long)p->records);
+    warn_work(&lines, p);
     if (p->feasible && p->o->deadline_s > 0 && total > p->o->deadline_s)
         say(&lines, "%s, later than the deadline of %s", aq_format_duration(have, total),
             aq_format_duration(want, p->o->deadline_s));

@@ -345,6 +345,7 @@ void aq_plan_machines_text(const json_t *doc, const struct aquifer_hooks *hooks)
     if (!prices)
         aq_hooks_outputf(hooks, "--price %s=MONEY/h ranks by money, too\n",
                          text_of(json_array_get(rows, 0), "hardware"));
+    put_lines("warnings", json_object_get(doc, "warnings"), hooks);
 }
 
 /* A rate of a profile's section; "-" where it has none. */

@@ -107,6 +107,19 @@ class Machines(Rig):
         self.assertIs(doc["deadline"]["met"], True)
         self.assertIs(self.document("plan", *words, "--deadline", "1ms", status=2)["deadline"]["met"], False)
 
+    def test_a_deadline_of_an_unknown_number_of_requests_is_neither_met_nor_missed(self):
+        words = [*JOB[:6], *JOB[8:], "--deadline", "1h"]
+        alone = self.plan("--hardware", "b200-180gb", *words)
+        doc = self.document("plan", "--hardware", "b200-180gb,v100-16gb", *words)
+        self.assertIsNone(alone["deadline"]["met"])
+        self.assertEqual(doc["deadline"], alone["deadline"])
+        self.assertEqual([row["met"] for row in doc["machines"]], [None, None])
+        warning = "--deadline says nothing without --requests"
+        self.assertIn(warning, alone["warnings"])
+        self.assertEqual(doc["warnings"], [warning])
+        self.assertIn("\nwarnings\n  " + warning, self.text("plan", "--hardware", "b200-180gb,v100-16gb", *words))
+        self.assertNotIn("warnings", self.text("plan", "--hardware", "b200-180gb,v100-16gb", *JOB, "--deadline", "9h"))
+
     def test_lengths_come_from_a_table(self):
         table = self.file("lengths.txt", "# prompt generated count\n32 8 3\n96 24\n")
         words = [*JOB[:2], *JOB[6:], "--hardware", "l4-24gb"]
