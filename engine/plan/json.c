@@ -359,31 +359,11 @@ static void set_size(json_t **o, const char *key, uint64_t bytes)
 json_t *aq_planning_config_json(const struct aq_planning *p)
 {
     const struct aq_options *given = p->o;
-    json_t *o = json_object(), *options = aq_options_to_json(given),
-           *plan = aq_planning_plan_json(p);
-    if (!options || !plan)
+    json_t *o = aq_options_shared(given, "generate", "bench"), *plan = aq_planning_plan_json(p);
+    if (!plan)
         aq_json_put(&o, "", NULL);
-    static const char *const copied[] = {"model",         "context",        "threads",
-                                         "isa",           "executor",       "prefetch",
-                                         "chunk",         "fuse_layer",     "alternate",
-                                         "emulate_link",  "cache_dir",      "kv_policy",
-                                         "kv_budget",     "kv_heavy",       "kv_recent",
-                                         "kv_sinks",      "kv_grace",       "kv_decay",
-                                         "kv_group",      "kv_floor",       "kv_observe",
-                                         "kv_pool",       "kv_pool_order",  "kv_layers",
-                                         "kv_heads",      "kv_residual",    "kv_residual_rule",
-                                         "kv_decode",     "kv_drop",        "kv_history",
-                                         "kv_low",        "kv_cross_layer", "kv_read",
-                                         "kv_read_dense", "hardware",       "deterministic"};
-    for (size_t i = 0; i < AQ_ARRAY_LEN(copied); i++) {
-        json_t *v = json_object_get(options, copied[i]);
-        if (v)
-            aq_json_put(&o, copied[i], json_incref(v));
-    }
-    if (!given->model) {
-        aq_json_put(&o, "shape", json_string(given->shape));
+    if (!given->model)
         aq_json_put(&o, "random_weights", json_integer(0));
-    }
     static const char *const planned[] = {"placement", "micro_batch",       "micro_batches",
                                           "compute",   "weight_format",     "kv_format",
                                           "attention", "micro_batch_tokens"};
@@ -404,7 +384,6 @@ json_t *aq_planning_config_json(const struct aq_planning *p)
         set_size(&o, "device_memory", p->in.budget[AQ_DEVICE]);
     if (!p->in.refill)
         aq_json_put(&o, "refill", json_false());
-    json_decref(options);
     json_decref(plan);
     return o;
 }

@@ -245,7 +245,7 @@ static json_t *words_json(const json_t *options)
     struct aq_buf out = {.failed = !options};
     const char *key;
     json_t *v;
-    json_object_foreach((json_t *)options, key, v) aq_plan_put_flag(&out, key, v);
+    json_object_foreach((json_t *)options, key, v) aq_options_put_flag(&out, "plan", key, v);
     json_t *ret = out.failed ? NULL : aq_json_string(out.data ? out.data : "");
     aq_buf_close(&out);
     return ret;

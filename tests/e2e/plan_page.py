@@ -132,7 +132,10 @@ class PlanPage(Rig):
         self.assertIn([[10, 20], [20, 40]], [[axis["low"], axis["high"]] for axis in data["axes"]])
         self.check_points(data)
         self.write(self.many(12))
-        _, page, data = self.make("--input", self.input, "--html-points", "3")
+        _, page, data = self.make("--input", self.input, "--html-points", "3", "--prompt-template",
+                                  'It\'s "{prompt}"\\n\\\\n$HOME', "--price", f"{self.box}=1 CHF/h",
+                                  "--price", f"{self.box}=$2/h")
+        self.assertEqual(data["points"][0]["predicted"]["price_per_hour"], "$2")
         self.assertEqual([axis["key"] for axis in data["axes"]], ["host_memory"])
         self.assertIn(self.input, "".join(page.text))
         self.check_points({**data, "requests": None})
