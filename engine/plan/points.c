@@ -310,9 +310,14 @@ int aq_plan_points(json_t **ret, const struct aq_options *o, const struct aq_pla
                         o->html_points, count);
     }
     make_grid(&g, asked->p, o->html_points / count);
+    /* The work that a file says is that of all points, and is read once. */
+    const struct aq_planning *like = env->like;
+    if (o->input || o->lengths)
+        env->like = asked->p;
     aq_log_line(env->log, AQ_LOG_INFO, "--html: planning %llu points for the sliders",
                 (unsigned long long)(count * aq_plan_grid_points(&g)));
     rc = make_points(&points, o, asked, &g, variants, chosen, env, reterr);
+    env->like = like;
     if (rc == 0) {
         uint64_t requests = asked->p->requests_assumed ? 0 : asked->p->in.sequences;
         char took[AQ_SIZE_TEXT_MAX];

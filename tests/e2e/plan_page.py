@@ -2,10 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page that `aquifer plan --html` writes, as text: what it says, that it needs nothing else, and
 that each point of its table is the plan that the program makes of the same options."""
+import ctypes
 import html.parser
 import json
+import os
 import re
 import shlex
+import struct
 import unittest
 
 from rig import MODEL, PROGRAM, Rig, refuse_constant
@@ -152,6 +155,28 @@ class PlanPage(Rig):
             self.assertIn(f"--lengths {table}", data["plan_words"])
             self.assertIn(f"generated tokens, from {table}", "".join(page.text))
             self.check_points(data)
+
+    def opened(self, path, *words):
+        """How often the program opens the file while it plans (inotify)."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        fd = libc.inotify_init1(os.O_NONBLOCK)
+        self.addCleanup(os.close, fd)
+        opened, closed = 0x20, 0x10  # IN_OPEN; alike ones that follow each other come as one event
+        self.assertGreaterEqual(libc.inotify_add_watch(fd, path.encode(), opened | closed), 0)
+        self.plan(*self.words, *words)
+        events = struct.iter_unpack("iIII", os.read(fd, 1 << 16))
+        return sum(mask == opened for _, mask, _, _ in events)
+
+    def test_a_file_is_read_as_often_as_without_the_page(self):
+        self.write(self.many(4))
+        table = self.path("lengths.txt")
+        with open(table, "w", encoding="utf-8") as f:
+            f.write("20 12 9\n")
+        for path, words in ((self.input, ["--input", self.input]), (table, ["--lengths", table])):
+            alone = self.opened(path, *words)
+            self.assertGreaterEqual(alone, 1)
+            self.assertEqual(self.opened(path, *words, "--html", self.page, "--html-points", "4"),
+                             alone)
 
     def test_what_was_chosen_of_several_things_is_a_variant(self):
         _, _, data = self.make(*self.lengths, "--host-memory", "96MiB", "--requests", "400", "--allow",
