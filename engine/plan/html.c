@@ -131,7 +131,7 @@ static void put_summary(struct aq_buf *out, const json_t *doc)
     const char *layers = aq_html_text_of(plan, "kv_layers");
     aq_buf_printf(out, "<p>Weights %s, KV %s, compute %s, policy %s%s%s%s%s.</p></section>\n",
                   aq_html_text_of(plan, "weight_format"), aq_html_text_of(plan, "kv_format"),
-                  aq_html_text_of(plan, "compute"), aq_html_text_of(plan, "kv_policy"),
+                  aq_html_text_of(plan, "compute"), aq_html_text_of(plan, "policy"),
                   *windows ? "; " : "", windows, *layers ? "; " : "", layers);
 }
 

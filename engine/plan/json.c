@@ -17,6 +17,19 @@
 
 /* ---- the plan ---- */
 
+/* "h2o 20%", "full, read 2048": the policy in a few words, by which lossy plans are told apart. */
+static json_t *policy_json(const struct aq_kv_policy *kv)
+{
+    char text[96], amount[32];
+    size_t used = (size_t)snprintf(text, sizeof(text), "%s", aq_kv_policy_desc(kv)->name);
+    if (kv->budget.unit != AQ_KV_UNSET && aq_kv_policy_drops(kv))
+        used += (size_t)snprintf(text + used, sizeof(text) - used, " %s",
+                                 aq_kv_amount_text(amount, &kv->budget));
+    if (kv->read)
+        snprintf(text + used, sizeof(text) - used, ", read %u", kv->read);
+    return json_string(text);
+}
+
 json_t *aq_planning_plan_json(const struct aq_planning *p)
 {
     const struct aq_plan *plan = &p->block.plan;
@@ -31,6 +44,7 @@ json_t *aq_planning_plan_json(const struct aq_planning *p)
         "compute", aq_dtype_name(p->formats.compute), "weight_format",
         aq_dtype_name(p->formats.weights), "kv_format", aq_dtype_name(p->formats.kv), "kv_policy",
         aq_kv_policy_desc(&p->choices.kv)->name, "refill", p->in.refill, "attention", attention);
+    aq_json_put(&o, "policy", policy_json(&p->choices.kv));
     if (aq_kv_policy_lossy(&p->choices.kv) || p->choices.kv.residual.tokens)
         aq_json_put(&o, "kv", aq_kv_policy_json(&p->choices.kv));
     if (aq_kv_policy_drops(&p->choices.kv))

@@ -79,6 +79,25 @@ class Machines(Rig):
             self.assertRegex(listed, rf"(?m)^{name} ")
         self.assertNotIn("price", listed)
 
+    def test_what_is_lossy_is_told_beside_its_rate(self):
+        here, job = "epyc-zen5-2vcpu", ["--shape", "opt-350m", "--prompt-len", "512", "--gen-len", "32",
+                                        "--micro-batch", "8", "--micro-batches", "1"]
+        page = self.path("page.html")
+        here_too = self.file("here.yaml", "machine: {cores: 4}\nhost: {memory: 16GB, memory_gb_s: 20}\n")
+        for words, policy in ([], "full"), (["--kv-read", "128"], "full, read 128"), (
+                ["--kv-policy", "snapkv", "--kv-budget", "256", "--kv-read", "128"], "snapkv 256, read 128"), (
+                ["--kv-policy", "h2o", "--kv-budget", "20%"], "h2o 20%"):
+            both = self.text("plan", "--hardware", f"{here},{here_too}", *job, *words)
+            self.assertRegex(both, rf"\n   [12]  {here} .* 8  {policy} +\w")
+            text = self.text("plan", "--hardware", here, *job, *words, "--sweep", "threads=1", "--html", page,
+                             "--html-points", "0")
+            self.assertRegex(text, rf"\n  formats .*, policy {policy}\n")
+            self.assertRegex(text, rf"\n  threads=1 .*, policy {policy}  bound by")
+            with open(page, encoding="utf-8") as f:
+                html = f.read()
+            self.assertIn(f", policy {policy}.</p>", html)
+            self.assertIn(f", {policy}</td></tr>", html)
+
     def test_a_profile_has_a_price_of_its_day(self):
         mine = self.file("mine.yaml", "machine: {name: Mine, cores: 32, price_per_hour: {value: 2 CHF, date: 2026-01-31}}\n"
                          "device: {memory: 24GB, memory_gb_s: 300, product_f16_tflop_s: 100}\n"
