@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/plan/machines.h"
 
+#include "base/buf.h"
 #include "base/json.h"
 #include "base/threads.h"
 #include "engine/machine/limits.h"
@@ -69,14 +70,48 @@ int aq_plan_names(struct aq_plan_names *ret, const char *hardware, struct aq_err
     return rc;
 }
 
+/* What --hardware names, or a --sweep over it. */
+static int planned_names(struct aq_plan_names *ret, const struct aq_options *o,
+                         struct aq_err *reterr)
+{
+    static const char sweep[] = "hardware=";
+    struct aq_buf all = {0};
+    aq_buf_puts(&all, o->hardware ? o->hardware : "local");
+    for (uint32_t i = 0; i < o->sweep.count; i++) {
+        if (strncmp(o->sweep.item[i], sweep, sizeof(sweep) - 1) == 0)
+            aq_buf_printf(&all, ",%s", o->sweep.item[i] + sizeof(sweep) - 1);
+    }
+    int rc = all.failed ? aq_error_memory(reterr, "--price") : aq_plan_names(ret, all.data, reterr);
+    aq_buf_close(&all);
+    return rc;
+}
+
+static int check_planned(const struct aq_plan_names *n, const char *hardware, struct aq_err *reterr)
+{
+    char list[400] = "";
+    size_t used = 0;
+    for (uint32_t i = 0; i < n->count; i++) {
+        if (strcmp(n->name[i], hardware) == 0)
+            return 0;
+        if (used < sizeof(list))
+            used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i ? ", " : "",
+                                     n->name[i]);
+    }
+    return aq_error(reterr, -EINVAL, "--price: expected a machine that is planned (%s), found '%s'",
+                    list, hardware);
+}
+
 int aq_plan_check_prices(const struct aq_options *o, struct aq_err *reterr)
 {
+    struct aq_plan_names planned = {0};
     struct aq_price_choice price;
-    int rc = 0;
+    int rc = o->price.count ? planned_names(&planned, o, reterr) : 0;
     for (uint32_t i = 0; i < o->price.count && rc == 0; i++) {
         rc = aq_price_parse(&price, "--price", o->price.item[i], reterr);
         rc = rc < 0 ? rc : aq_hw_check_name(price.hardware, "--price", reterr);
+        rc = rc < 0 ? rc : check_planned(&planned, price.hardware, reterr);
     }
+    free(planned.owned);
     return rc;
 }
 

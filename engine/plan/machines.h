@@ -26,7 +26,7 @@ int aq_plan_machines(json_t **ret, const struct aq_options *o, const struct aq_l
 /* --hardware list: {"hardware": [{"hardware": name, and as aq_hw_json() has it}, ...]}. */
 int aq_plan_list(json_t **ret, struct aq_err *reterr);
 
-/* -EINVAL: --price is of a machine that --hardware could not mean. */
+/* -EINVAL: --price is of a machine that is not planned. */
 int aq_plan_check_prices(const struct aq_options *o, struct aq_err *reterr);
 
 #endif

@@ -74,6 +74,9 @@ class Machines(Rig):
         self.assertRegex(plain, r"in all \([\d.]+ h\), ")
         self.assertRegex(plain, r"\n  costs [\d.]+ USD, [\d.e-]+ USD a million generated tokens, at 0.5 USD an hour "
                                 r"\(--price\)\n")
+        swept = self.plan("--hardware", "t4-208gb", *JOB, "--sweep", "hardware=t4-208gb,l4-24gb", "--price",
+                          "l4-24gb=0.50 USD/h")["sweep"]
+        self.assertEqual([row["price_per_hour"] for row in swept], [None, "0.5 USD"])
         listed = self.text("plan", "--hardware", "list")
         for name in self.names():
             self.assertRegex(listed, rf"(?m)^{name} ")
@@ -193,6 +196,13 @@ class Machines(Rig):
                 (["plan", "--hardware", "all", *JOB, "--sweep", "threads=1,2"], "--sweep tells of one machine"),
                 (["plan", "--hardware", "all", *JOB, "--write-config", "x"], "--write-config tells of one"),
                 (["plan", "--hardware", "all", *JOB, "--price", "l4=1/h"], "--price: expected a file"),
+                (["plan", "--hardware", "t4-208gb,l4-24gb", *JOB, "--price", "b200-180gb=1/h"],
+                 "--price: expected a machine that is planned (t4-208gb, l4-24gb), found 'b200-180gb'"),
+                (["plan", "--hardware", "t4-208gb", *JOB, "--price", "t4-208gb=1/h", "--price", "l4-24gb=1/h"],
+                 "planned (t4-208gb), found 'l4-24gb'"),
+                (["plan", "--hardware", "t4-208gb", *JOB, "--sweep", "hardware=l4-24gb,v100-16gb", "--price",
+                  "b200-180gb=1/h"], "planned (t4-208gb, l4-24gb, v100-16gb), found"),
+                (["plan", *JOB, "--price", "l4-24gb=1/h"], "planned (local), found 'l4-24gb'"),
                 (["plan", "--hardware", "all", *JOB, "--price", "l4-24gb=1"], "expected HARDWARE=MONEY/h"),
                 (["plan", "--hardware", "all", *JOB, "--lengths", "x"], "leave out --prompt-len"),
                 (["plan", "--hardware", "all", "--shape", "opt-31b", *JOB[2:]], "opt-31b"),
