@@ -730,14 +730,25 @@ int aq_kv_policy_resolve(struct aq_kv_policy *ret, const struct aq_kv_options *o
     return rc;
 }
 
-int aq_kv_policy_check_layers(const struct aq_kv_policy *p, uint32_t layers, struct aq_err *reterr)
+int aq_kv_policy_check_layers(const struct aq_kv_policy *p, const struct aq_model_steps *m,
+                              struct aq_err *reterr)
 {
-    if (!p->read || p->read_dense < layers)
+    bool chooses = !p->read;
+    for (uint32_t i = 0; i < m->step_count && !chooses; i++) {
+        const struct aq_step_desc *d = &m->step[i];
+        chooses = d->kind == AQ_STEP_ATTENTION && d->layer >= p->read_dense && !d->window;
+    }
+    if (chooses)
         return 0;
+    if (p->read_dense < m->layers)
+        return aq_error(reterr, -EINVAL,
+                        "--kv-read %u: each of the model's %u layers behind the first %u has a "
+                        "window of its own, which is read whole; leave --kv-read out",
+                        p->read, m->layers - p->read_dense, p->read_dense);
     return aq_error(reterr, -EINVAL,
                     "--kv-read-dense %u: rows would read all of their keys in each of the model's "
                     "%u layers; expected fewer, such as 0, or no --kv-read",
-                    p->read_dense, layers);
+                    p->read_dense, m->layers);
 }
 
 int aq_kv_policy_check_context(const struct aq_kv_policy *p, uint32_t context,

@@ -458,7 +458,9 @@ static struct search search_of(const struct aq_kv_policy *p, uint32_t longest, u
     struct search s = {.longest = longest};
     uint32_t budget = budget_of(p, longest);
     uint64_t period = (uint64_t)p->beta * layers;
-    if (p->budget.unit == AQ_KV_SLOTS)
+    if (p->bulk && (p->recent.unit == AQ_KV_SHARE || p->heavy.unit == AQ_KV_SHARE))
+        s.to_the_end = true; /* the slope follows the recent tokens, and these the length */
+    else if (p->budget.unit == AQ_KV_SLOTS)
         s.longest = least(longest, 2ull * budget);
     else if (p->budget.share <= 0.5)
         s.least_budget = budget - least(period, budget);
@@ -488,14 +490,17 @@ static bool most_kept(struct aq_kv_most *most, const struct aq_kv_policy *p,
     uint32_t shortest = least(lengths->prompt_min, search.longest);
     bool differ = false;
     uint32_t before = 0;
+    struct slope last = {0};
     for (uint32_t n = search.longest; n > 0 && n >= shortest; n--) {
         uint32_t budget = budget_of(p, n);
         if (budget < search.least_budget)
             break;
-        if ((search.least_budget || p->bulk) && budget == before)
+        struct slope s = slope_at(p, n, layers);
+        if ((search.least_budget || p->bulk) && budget == before && s.first == last.first &&
+            s.step == last.step)
             continue;
         before = budget;
-        struct slope s = slope_at(p, n, layers);
+        last = s;
         uint32_t lowest = UINT32_MAX;
         differ |= s.step > 0;
         for (uint32_t l = 0; l < layers; l++) {

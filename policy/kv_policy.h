@@ -54,6 +54,7 @@
 #include "base/kv_block.h"
 #include "base/types.h"
 #include "policy/kv_residual.h"
+#include "policy/steps.h"
 
 /* What keys are ranked by. */
 enum aq_kv_source {
@@ -207,8 +208,10 @@ int aq_kv_policy_resolve(struct aq_kv_policy *ret, const struct aq_kv_options *o
 /* -EINVAL: a number of slots is above the longest sequence of the model. */
 int aq_kv_policy_check_context(const struct aq_kv_policy *p, uint32_t context,
                                struct aq_err *reterr);
-/* -EINVAL: rows are to read a part of their keys, and no layer is left in which they do. */
-int aq_kv_policy_check_layers(const struct aq_kv_policy *p, uint32_t layers, struct aq_err *reterr);
+/* -EINVAL: rows are to read a part of their keys, and no layer is left in which they do: all are
+ * dense, or have a window of their own. */
+int aq_kv_policy_check_layers(const struct aq_kv_policy *p, const struct aq_model_steps *m,
+                              struct aq_err *reterr);
 
 /* Never NULL. */
 const struct aq_kv_policy_desc *aq_kv_policy_desc(const struct aq_kv_policy *p);

@@ -342,6 +342,25 @@ static uint64_t slots_bounded(const struct aq_seat *t, const struct aq_seat_kv *
            (end - aq_kv_read_bounded(read, kv->before, t->seen == t->prompt + 1));
 }
 
+/* Row by row, as step_kv made them. */
+static void count_decode(const struct aq_seats *s, const struct aq_seat *t,
+                         const struct aq_seat_kv *kv, uint32_t read, struct aq_kv_work *io)
+{
+    const struct aq_plan *plan = s->opts.plan;
+    struct aq_seat_kv at = *kv;
+    at.held = kv->start;
+    for (uint32_t row = 0; row < t->rows; row++) {
+        aq_seat_kv_step(&at);
+        struct aq_kv_reads reads = aq_kv_reads_of(&plan->shape, &plan->kv.residual, read, at.held);
+        io->decode_keys += reads.keys;
+        io->decode_slots += reads.slots;
+        if (at.drops_many) /* they are read and written to close up */
+            io->decode_slots += 2ull * aq_kv_limits_cut(&at.limits);
+    }
+    if (aq_kv_read_chooses(read, kv->held)) /* keys of which bounds are made */
+        io->decode_slots += slots_bounded(t, kv, read) / 2;
+}
+
 static void count_kind(const struct aq_seats *s, uint32_t i, uint32_t kind, struct aq_kv_work *io)
 {
     const struct aq_plan *plan = s->opts.plan;
@@ -351,14 +370,7 @@ static void count_kind(const struct aq_seats *s, uint32_t i, uint32_t kind, stru
     const struct aq_part *part = part_of(s, i);
     struct aq_kv_policy policy = aq_plan_kind_policy(plan, kind);
     if (t->seen > t->prompt) {
-        struct aq_kv_reads reads =
-            aq_kv_reads_of(&plan->shape, &plan->kv.residual, policy.read, kv->held);
-        io->decode_keys += reads.keys;
-        io->decode_slots += reads.slots;
-        if (aq_kv_read_chooses(policy.read, kv->held)) /* keys of which bounds are made */
-            io->decode_slots += slots_bounded(t, kv, policy.read) / 2;
-        if (kv->drops_many) /* they are read and written to close up */
-            io->decode_slots += 2ull * aq_kv_limits_cut(&kv->limits);
+        count_decode(s, t, kv, policy.read, io);
     } else {
         io->prefill_key_pairs += aq_seats_key_pairs(t->prompt, plan->kinds.kind[kind].window);
         if (kv->drops)

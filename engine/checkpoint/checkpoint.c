@@ -191,15 +191,24 @@ static const char *foreign_weights(const char *dir, char name[NAME_MAX + 1])
     return name;
 }
 
+/* What to take instead of such a file; "" where nothing better is known. */
+static const char *cure_of(const char *foreign)
+{
+    if (is_gguf(foreign))
+        return ": take the checkpoint that it was made from";
+    if (strncmp(foreign, "adapter_model.", 14) == 0)
+        return ": an adapter has to be merged into its model first (peft's merge_and_unload)";
+    return "";
+}
+
 static int no_weights(const char *dir, struct aq_err *reterr)
 {
-    char found[200] = "", name[NAME_MAX + 1], quoted[96];
+    char found[256] = "", name[NAME_MAX + 1], quoted[96];
     const char *foreign = foreign_weights(dir, name);
     unsigned partial = count_unfinished(dir);
     if (*foreign)
         snprintf(found, sizeof(found), "; found %s, which is not read%s",
-                 aq_quote(quoted, sizeof(quoted), foreign, strlen(foreign)),
-                 is_gguf(foreign) ? ": take the checkpoint that it was made from" : "");
+                 aq_quote(quoted, sizeof(quoted), foreign, strlen(foreign)), cure_of(foreign));
     else if (partial)
         snprintf(found, sizeof(found), "; found %u unfinished download%s", partial,
                  partial == 1 ? "" : "s");
@@ -631,6 +640,20 @@ static bool find_snapshot(const char *repository, char *path, size_t path_bytes)
     return ok;
 }
 
+/* A directory without config.json whose weights are of a kind that is not read is no model
+ * directory at all. */
+static int check_kind(const char *dir, struct aq_err *reterr)
+{
+    char name[NAME_MAX + 1], quoted[96];
+    const char *foreign = exists(dir, "config.json") ? "" : foreign_weights(dir, name);
+    return !*foreign ? 0
+                     : aq_error(reterr, -ENOENT,
+                                "model '%.300s': expected config.json and safetensors or .bin "
+                                "files, found %s, which is not read%s",
+                                dir, aq_quote(quoted, sizeof(quoted), foreign, strlen(foreign)),
+                                cure_of(foreign));
+}
+
 int aq_checkpoint_resolve(const char *model, char *path, size_t path_bytes, struct aq_err *reterr)
 {
     assert(model && path);
@@ -639,10 +662,12 @@ int aq_checkpoint_resolve(const char *model, char *path, size_t path_bytes, stru
         if (strlen(model) >= path_bytes)
             return aq_error(reterr, -ENOENT, "'%.300s...': the path is too long", model);
         if (!S_ISDIR(st.st_mode))
-            return aq_error(reterr, -ENOENT, "model '%.300s': expected a directory, found a file",
-                            model);
-        memcpy(path, model, strlen(model) + 1);
-        return 0;
+            return aq_error(reterr, -ENOENT, "model '%.300s': expected a directory, found a file%s",
+                            model, is_gguf(model) ? cure_of(model) : "");
+        int rc = check_kind(model, reterr);
+        if (rc == 0)
+            memcpy(path, model, strlen(model) + 1);
+        return rc;
     }
     char quoted[256], cache[PATH_MAX], repository[PATH_MAX];
     aq_quote(quoted, sizeof(quoted), model, strlen(model));

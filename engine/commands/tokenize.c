@@ -5,7 +5,9 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/commands/commands.h"
 #include "engine/commands/tokenize_lines.h"
+#include "engine/records/spool.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,14 +25,44 @@ static bool is_standard(const char *path)
     return !path || strcmp(path, "-") == 0;
 }
 
+/* The input; of a file that is compressed what is in it. */
+static int open_input(FILE **ret, const struct aq_options *o, const struct aquifer_hooks *hooks,
+                      struct aq_err *reterr)
+{
+    const char *name = is_standard(o->input) ? "standard input" : o->input;
+    int fd = is_standard(o->input) ? dup(STDIN_FILENO) : open(o->input, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return aq_error(reterr, errno == ENOMEM ? -ENOMEM : -EINVAL, "input '%s': %s", name,
+                        strerror(errno));
+    if (!is_standard(o->input) && aq_spool_wanted(fd, name)) {
+        struct aq_spool spool = {.to = aq_spool_open(NULL, reterr),
+                                 .from = fd,
+                                 .name = name,
+                                 .interrupted = hooks ? hooks->interrupted : NULL,
+                                 .user = hooks ? hooks->user : NULL};
+        int rc = spool.to < 0 ? spool.to : aq_spool_copy(&spool, reterr);
+        close(fd);
+        fd = spool.to;
+        if (rc < 0) {
+            if (fd >= 0)
+                close(fd);
+            return rc;
+        }
+        lseek(fd, 0, SEEK_SET);
+    }
+    *ret = fdopen(fd, "r");
+    if (*ret)
+        return 0;
+    close(fd);
+    return aq_error_memory(reterr, "input '%s'", name);
+}
+
 static int open_streams(FILE **ret_in, FILE **ret_out, const struct aq_options *o,
                         const struct aquifer_hooks *hooks, struct aq_err *reterr)
 {
-    int fd = is_standard(o->input) ? dup(STDIN_FILENO) : -1;
-    *ret_in = is_standard(o->input) ? (fd < 0 ? NULL : fdopen(fd, "r")) : fopen(o->input, "re");
-    if (!*ret_in)
-        return aq_error(reterr, errno == ENOMEM ? -ENOMEM : -EINVAL, "input '%s': %s",
-                        o->input ? o->input : "-", strerror(errno));
+    int rc = open_input(ret_in, o, hooks, reterr);
+    if (rc < 0)
+        return rc;
     cookie_io_functions_t io = {.write = write_to_hooks};
     *ret_out =
         is_standard(o->output) ? fopencookie((void *)hooks, "w", io) : fopen(o->output, "we");

@@ -835,7 +835,7 @@ int aq_compute_cuda_open(struct aq_compute_cuda **ret, const struct aq_compute_c
     c->ex.sm = opts->cuda->info.sm;
     c->ex.multiprocessors = opts->cuda->info.multiprocessors;
     c->ex.blas = &c->blas;
-    c->given_max = (uint32_t)(c->sizes.desk_bytes / AQ_GPU_SEQ_BYTES);
+    c->given_max = opts->seats;
     c->given = calloc(c->given_max, sizeof(*c->given));
     struct aq_cuda_record_opts record = {.cuda = opts->cuda,
                                          .launches_max = opts->launches_max,

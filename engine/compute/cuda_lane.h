@@ -23,6 +23,7 @@ struct aq_compute_cuda_opts {
     bool deterministic;
     const struct aq_model_steps *steps;
     enum aq_dtype compute;
+    uint32_t seats;        /* of a micro-batch, at most */
     uint32_t pass_ops;     /* of a pass, at most; 0: so many as is usual */
     uint32_t launches_max; /* tests: that are made together; 0: as many as is usual */
 };

@@ -76,6 +76,7 @@ int engine_gpu_load(struct aq_engine *e, struct aq_err *reterr)
     struct aq_compute_cuda_opts opts = {
         .cuda = &e->cuda,
         .device = e->device,
+        .seats = e->block.plan.shape.micro_batch,
         .pass_ops = count_compute_ops(&e->block.program),
         .deterministic = e->opts.deterministic,
         .steps = &e->model->steps,

@@ -67,7 +67,7 @@ int aq_planned_context(uint32_t *ret, const struct aq_model_steps *steps,
         return aq_error(reterr, -EINVAL, "--context %u: the model knows %u positions",
                         choices->context, steps->context);
     *ret = choices->context ? choices->context : steps->context;
-    int rc = aq_kv_policy_check_layers(&choices->kv, steps->layers, reterr);
+    int rc = aq_kv_policy_check_layers(&choices->kv, steps, reterr);
     return rc < 0 ? rc : aq_kv_policy_check_context(&choices->kv, *ret, reterr);
 }
 

@@ -105,6 +105,7 @@ static int open_lane(struct aq_err *err)
                   .logits_bytes = 4096,
                   .graphs_bytes = 64 * AQ_MIB},
         .compute = AQ_F16,
+        .seats = b.seats,
     };
     return rc < 0 ? rc : aq_compute_cuda_open(&b.lane, &lane, err);
 }

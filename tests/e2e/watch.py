@@ -15,7 +15,7 @@ import subprocess
 import termios
 import unittest
 
-from rig import Rig, lines_of
+from rig import MODEL, PROGRAM, Rig, lines_of
 
 SAMPLE = re.compile(r'^(aquifer_[a-z_]+)\{((?:[a-z]+="(?:[^"\\\n]|\\["\\n])*",?)+)\} (-?[0-9.e+-]+)$')
 STAMP = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d) aquifer: ")
@@ -101,6 +101,10 @@ class Watched(Rig):
         self.generate(source=packed, target=target)
         with gzip.open(target, "rt", encoding="utf-8") as f:
             self.assertEqual(sorted(f), want)
+        tokens = [self.run_program([PROGRAM, "tokenize", "--model", MODEL, "--input", name]).stdout
+                  for name in (self.input, packed)]
+        self.assertEqual(tokens[0], tokens[1])
+        self.assertEqual(len(tokens[0].splitlines()), 12)
         # The same input, unpacked: it is what it was.
         self.assertIn(b"nothing to do", self.generate(target=target).stderr)
         with open(packed, "r+b") as f:

@@ -5,7 +5,8 @@
     tokens.py PROGRAM [--count 100000] [--seed 1] [--only NAME ...] [--models FILE.model ...]
 
 Forms and texts are those of tests/data/tokenizer-families; --models takes other SentencePiece models, which
-are also tried as tokenizer.json (legacy and Metaspace).  Needs what families.py needs."""
+are also tried as tokenizer.json (legacy and Metaspace).  Needs what families.py needs, in the versions of make.py:
+from 0.23 on tokenizers decodes an added token that is normalised with the space that its normaliser puts in front."""
 import argparse, json, os, random, subprocess, sys, tempfile
 import sentencepiece
 from tokenizers import Tokenizer

@@ -630,128 +630,6 @@ static void a_residual_is_what_is_left_of_slots_that_come_one_by_one(void **stat
     (void)state;
 }
 
-/* ---- layers that differ ---- */
-
-static struct aq_kv_policy spread(struct aq_kv_amount budget, uint32_t window,
-                                  enum aq_kv_layers layers, uint32_t beta)
-{
-    return resolved((struct aq_kv_options){.policy = "pyramidkv",
-                                           .budget = budget,
-                                           .observe_given = true,
-                                           .observe = window,
-                                           .layers_given = true,
-                                           .layers = layers,
-                                           .beta = beta});
-}
-
-/* Worked out by hand from the authors' program (KVCache-Factory, pyramidkv_utils.py). */
-static void pyramids_are_those_of_their_authors(void **state)
-{
-    static const struct {
-        uint32_t budget, window, prompt, layers, layer, kept;
-    } cases[] =
-        {
-            {1024, 32, 4096, 32, 0, 1967},
-            {1024, 32, 4096, 32, 1, 1907},
-            {1024, 32, 4096, 32, 30, 167},
-            {1024, 32, 4096, 32, 31, 107},
-            {2048, 32, 8192, 32, 0, 3964},
-            {2048, 32, 8192, 32, 1, 3841},
-            {2048, 32, 8192, 32, 30, 274},
-            {2048, 32, 8192, 32, 31, 151},
-            {64, 16, 150, 4, 0, 110},
-            {64, 16, 150, 4, 1, 80},
-            {64, 16, 150, 4, 2, 50},
-            {64, 16, 150, 4, 3, 20},
-            {32, 8, 150, 4, 0, 55},
-            {32, 8, 150, 4, 1, 40},
-            {32, 8, 150, 4, 2, 25},
-            {32, 8, 150, 4, 3, 10},
-            {64, 16, 100, 4, 0, 100}, /* 94 > 100 - 16: 84 down to 12, by 24 */
-            {64, 16, 100, 4, 1, 76},
-            {64, 16, 100, 4, 2, 52},
-            {64, 16, 100, 4, 3, 28},
-            {64, 16, 96, 4, 0, 96}, /* 2 * (64 - 16): 80 down to 16, by 21 */
-            {64, 16, 96, 4, 3, 33},
-            {64, 16, 95, 4, 0, 64}, /* shorter: the same in each layer */
-            {64, 16, 95, 4, 3, 64},
-            {64, 16, 64, 4, 0, 64},
-            {64, 16, 60, 4, 3, 60},
-            {64, 16, 150, 1, 0, 110}, /* one layer is the first */
-        };
-    for (size_t c = 0; c < AQ_ARRAY_LEN(cases); c++) {
-        uint32_t n = cases[c].prompt, last = cases[c].layers - 1 - cases[c].layer;
-        struct aq_kv_limits l, mirrored;
-        struct aq_kv_policy p =
-            spread(slots(cases[c].budget), cases[c].window, AQ_KV_LAYERS_PYRAMID, 20);
-        aq_kv_policy_limits(&l, &p, n, 10, cases[c].layer, cases[c].layers);
-        assert_int_equal(aq_kv_limits_held(&l, n, n), cases[c].kept);
-        assert_int_equal(aq_kv_limits_held(&l, n, n + 9), cases[c].kept + 9);
-        assert_int_equal(l.recent_prompt, cases[c].window);
-        p.layers = AQ_KV_LAYERS_RISING;
-        aq_kv_policy_limits(&mirrored, &p, n, 10, last, cases[c].layers);
-        assert_memory_equal(&mirrored, &l, sizeof(l));
-    }
-    (void)state;
-}
-
-/* The division makes them hold more than the budget on average, which is counted, not hidden. */
-static void what_layers_hold_is_summed_layer_by_layer(void **state)
-{
-    struct aq_kv_policy p = spread(slots(1024), 32, AQ_KV_LAYERS_PYRAMID, 20);
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < 32; i++) {
-        struct aq_kv_limits l;
-        aq_kv_policy_limits(&l, &p, 4096, 10, i, 32);
-        sum += aq_kv_limits_held(&l, 4096, 4096);
-    }
-    assert_int_equal(sum, 32 * 1037);
-    (void)state;
-}
-
-/* Of each layer, over all prompts: found without trying them all. */
-static void a_workload_bounds_the_slots_of_each_layer(void **state)
-{
-    enum { LAYERS_MAX = 9 };
-    uint32_t uneven = 0;
-    for (uint64_t draw = 0; draw < 400; draw++) {
-#define DRAW(n) ((uint32_t)aq_prng_below(700, draw, ++at, (n)))
-        uint64_t at = 0;
-        uint32_t layers = 1 + DRAW(LAYERS_MAX), longest = 1 + DRAW(400), window = 1 + DRAW(20);
-        uint32_t most[LAYERS_MAX] = {0}, fed = 1 + DRAW(9);
-        struct aq_kv_most found[LAYERS_MAX];
-        struct aq_kv_amount budget = slots(window + 2 + DRAW(80));
-        enum aq_kv_layers how = DRAW(2) ? AQ_KV_LAYERS_PYRAMID : AQ_KV_LAYERS_RISING;
-        uint32_t beta = 1 + DRAW(30), percent = 1 + DRAW(100);
-        uint32_t shortest = DRAW(2) ? longest : 1 + DRAW(longest);
-        if (DRAW(2))
-            budget = share(percent / 100.0);
-        struct aq_kv_policy p = spread(budget, window, how, beta);
-#undef DRAW
-        bool differ = false;
-        for (uint32_t n = shortest; n <= longest; n++) {
-            uint32_t first = 0;
-            for (uint32_t i = 0; i < layers; i++) {
-                struct aq_kv_limits l;
-                aq_kv_policy_limits(&l, &p, n, fed, i, layers);
-                most[i] = l.slots > most[i] ? l.slots : most[i];
-                first = i ? first : l.slots;
-                differ |= l.slots != first;
-            }
-        }
-        struct aq_kv_lengths lengths = {longest, longest + fed, fed, shortest};
-        bool told = aq_kv_policy_most(found, &p, &lengths, layers, 2);
-        for (uint32_t i = 0; i < layers; i++) {
-            assert_int_equal(found[i].slots, most[i]);
-            assert_int_equal(found[i].kept, most[i] - fed);
-        }
-        assert_true(told || !differ);
-        uneven += differ;
-    }
-    assert_true(uneven > 100);
-    (void)state;
-}
-
 /* ---- what does not go together ---- */
 
 static void refused(struct aq_kv_options o, const char *with)
@@ -946,9 +824,6 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_workload_bounds_the_slots_of_its_sequences),
     cmocka_unit_test(statistics_count_the_queries_that_rank),
     cmocka_unit_test(budgets_of_prompts_leave_the_new_tokens_out),
-    cmocka_unit_test(pyramids_are_those_of_their_authors),
-    cmocka_unit_test(what_layers_hold_is_summed_layer_by_layer),
-    cmocka_unit_test(a_workload_bounds_the_slots_of_each_layer),
     cmocka_unit_test(ranks_of_prompts_take_options_of_their_own),
     cmocka_unit_test(options_that_contradict_each_other_are_refused),
     cmocka_unit_test(variants_and_full_take_no_more_than_they_know),

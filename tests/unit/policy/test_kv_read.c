@@ -7,6 +7,9 @@
 #include "tests/test.h"
 #include "tests/unit/policy/plans.h"
 
+#include <errno.h>
+#include <string.h>
+
 static void no_more_is_read_than_was_asked_for(void **state)
 {
     (void)state;
@@ -73,6 +76,34 @@ static void a_window_and_the_first_layers_never_choose(void **state)
     aq_kv_kinds_of(&kinds, &p, &m, &brief);
     assert_int_equal(kinds.count, 1);
     assert_false(kinds.kind[0].chooses);
+    aq_steps_close(&m);
+}
+
+static void refused(const struct aq_kv_policy *p, const struct aq_model_steps *m, const char *says)
+{
+    struct aq_err err = {0};
+    assert_int_equal(aq_kv_policy_check_layers(p, m, &err), -EINVAL);
+    assert_non_null(strstr(err.text, says));
+}
+
+static void where_no_layer_would_choose_it_is_refused(void **state)
+{
+    (void)state;
+    struct aq_model_steps m = plans_model(6, 64, 4, 4096);
+    struct aq_kv_policy all = {.read = 0}, p = {.read = 512, .read_dense = 2};
+    assert_int_equal(aq_kv_policy_check_layers(&p, &m, NULL), 0);
+    p.read_dense = 6;
+    refused(&p, &m, "--kv-read-dense 6");
+    p.read_dense = 2;
+    for (uint32_t j = 0; j < m.step_count; j++) {
+        if (m.step[j].kind == AQ_STEP_ATTENTION && m.step[j].layer != 1)
+            m.step[j].window = 1000;
+    }
+    refused(&p, &m, "has a window of its own");
+    p.read_dense = 1; /* the one that has none */
+    assert_int_equal(aq_kv_policy_check_layers(&p, &m, NULL), 0);
+    assert_int_equal(aq_kv_policy_check_layers(&all, &m, NULL), 0);
+    aq_steps_close(&m);
 }
 
 /* Of 16384 keys of 128 numbers in f16 2048 are read, and bounds of 512 bytes a head-block, which
@@ -101,6 +132,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(no_more_is_read_than_was_asked_for),
     cmocka_unit_test(bounds_are_made_once),
     cmocka_unit_test(a_window_and_the_first_layers_never_choose),
+    cmocka_unit_test(where_no_layer_would_choose_it_is_refused),
     cmocka_unit_test(plans_count_what_is_read),
 };
 

@@ -613,6 +613,33 @@ static void an_existing_path_wins(void **state)
     dir_remove(&d);
 }
 
+/* They have no config.json, whose absence would say nothing. */
+static void directories_of_other_programs_are_named_with_what_to_take(void **state)
+{
+    static const char *const files[][2] = {
+        {"small.Q4_K_M.gguf", "small.Q4_K_M.gguf, which is not read: take the checkpoint that"},
+        {"adapter_model.safetensors", "an adapter has to be merged into its model first"},
+        {"consolidated.00.pth", "found consolidated.00.pth, which is not read"},
+    };
+    char path[PATH_MAX];
+    struct aq_err err;
+    for (size_t i = 0; i < AQ_ARRAY_LEN(files); i++) {
+        struct dir d = dir_make();
+        dir_text(&d, files[i][0], "x");
+        assert_int_equal(aq_checkpoint_resolve(d.path, path, sizeof(path), &err), -ENOENT);
+        assert_contains(err.text, files[i][1]);
+        dir_text(&d, "config.json", "{}");
+        assert_int_equal(aq_checkpoint_resolve(d.path, path, sizeof(path), NULL), 0);
+        dir_remove(&d);
+    }
+    struct dir d = dir_make();
+    dir_text(&d, "a.gguf", "x");
+    assert_int_equal(aq_checkpoint_resolve(dir_path(&d, "a.gguf"), path, sizeof(path), &err),
+                     -ENOENT);
+    assert_contains(err.text, "found a file: take the checkpoint that it was made from");
+    dir_remove(&d);
+}
+
 static void what_is_no_repository_is_only_a_path(void **state)
 {
     static const char *const names[] = {"/no/such/dir", "./none", "../none", "a/b/c",       "a//b",
@@ -650,6 +677,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(an_absent_repository_gives_the_download_command),
     cmocka_unit_test(a_ref_that_points_elsewhere_is_not_followed),
     cmocka_unit_test(an_existing_path_wins),
+    cmocka_unit_test(directories_of_other_programs_are_named_with_what_to_take),
     cmocka_unit_test(what_is_no_repository_is_only_a_path),
 };
 AQ_TEST_MAIN(tests)

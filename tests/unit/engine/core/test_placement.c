@@ -257,6 +257,8 @@ static void draw_reading(struct drawn *d, uint64_t number)
     assert_int_equal(aq_kv_policy_resolve(&d->opts.kv, &policies[which], NULL), 0);
     if (d->opts.kv.read_dense >= 2) /* of models of two layers none would be left */
         d->opts.kv.read_dense = rig.now ? 1 : 2;
+    if (rig.now && random_models[rig.now - 1].window && !random_models[rig.now - 1].full_layers)
+        d->opts.kv.read = d->opts.kv.read_dense = 0; /* read whole: it is refused */
     if (!d->opts.emulate_device || aq_prng_below(rig.seed, number, 4201, 8) == 0)
         return;
     d->opts.attention = (struct aq_attention_choice){.given = true, .side = AQ_ATTEND_HOST};

@@ -198,12 +198,36 @@ static uint32_t runs_by_heads(const struct rig *r, const struct aq_seat *t, uint
     return runs;
 }
 
+/* The keys of each decode row of a seat, given tokens included, are what its layer held then. */
+static void check_counted(const struct rig *r, uint32_t seat)
+{
+    const struct aq_plan *plan = &r->block.plan;
+    struct aq_seat then = r->seats.seat[seat];
+    if (!then.rows || then.seen == then.prompt || aq_kv_policy_cross(&plan->kv))
+        return;
+    struct aq_pass_shape *shape = aq_pass_shapes_new(plan);
+    assert_non_null(shape);
+    struct aq_part_shape *part = &shape->part[aq_seats_part(plan, seat)];
+    aq_seats_count(&r->seats, seat, part);
+    assert_int_equal(part->decode_rows, then.rows);
+    for (uint32_t layer = 0; layer < r->steps.layers; layer++) {
+        uint64_t keys = 0;
+        for (then.seen = r->seats.seat[seat].seen - then.rows + 1;
+             then.seen <= r->seats.seat[seat].seen; then.seen++)
+            keys += slots_by_rule(r, &then, layer);
+        assert_int_equal(part->kv[plan->kinds.of[layer]].decode_keys, keys);
+    }
+    free(shape);
+}
+
 static void check_pass(const struct rig *r)
 {
     const struct aq_plan *plan = &r->block.plan;
     uint64_t pages[AQ_TIER_COUNT] = {0};
     for (uint32_t i = 0; i < r->seats.count; i++) {
         const struct aq_seat *t = &r->seats.seat[i];
+        if (t->taken)
+            check_counted(r, i);
         for (uint32_t layer = 0; layer < r->steps.layers && t->taken && t->seen; layer++) {
             const struct aq_seat_kv *kv = &t->kv[plan->kinds.of[layer]];
             uint64_t slots = slots_so_far(r, t, layer);
@@ -379,7 +403,7 @@ static void layers_hold_what_their_rules_say(void **state)
     print_message("%llu kinds of layers in %d models, %llu passes\n", (unsigned long long)kinds,
                   DRAWS, (unsigned long long)passes);
     assert_true(kinds > 2 * DRAWS && passes > 20 * DRAWS);
-    assert_true(TEST_SLOW || (cuts > 20 && 8 * several > DRAWS)); /* of a few, few are */
+    assert_true(TEST_SLOW || (3 * cuts > DRAWS && 8 * several > DRAWS)); /* of a few, few are */
 }
 
 /* A window that leaves nothing out changes nothing: not a number of the plan. */
