@@ -250,7 +250,7 @@ static void put_money(json_t **ranking, const struct comparison *c)
     aq_json_put(ranking, "money", money);
 }
 
-/* Whether any machine is in time: false as soon as one is late, null where none can tell. */
+/* Whether any machine is in time; null where of none it is known. */
 static json_t *met_json(const struct comparison *c)
 {
     bool met = false, late = false;
