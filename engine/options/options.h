@@ -161,7 +161,7 @@ bool aq_options_several_machines(const struct aq_options *o);
 bool aq_options_given(const struct aq_options *o, const char *name);
 
 /* Help texts, malloc'd: of a command, its basic options or all of them; "kv": the table of KV
- * policies; a topic of help_topics.h; NULL: the overview; "" for an unknown name. */
+ * policies; "words"; NULL: the overview; "" for an unknown name. */
 char *aq_options_help(const char *command, bool all);
 
 #endif
