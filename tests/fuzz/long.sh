@@ -68,7 +68,8 @@ programs=
 for name in $targets; do
     programs="$programs tests/fuzz/fuzz_$name"
 done
-{ [ -f "$folder/build/build.ninja" ] || CC="$clang" meson setup "$folder/build" "$root" \
+clangxx=${clang%/*}/clang++${clang##*clang}
+{ [ -f "$folder/build/build.ninja" ] || CC=$clang CXX=$clangxx meson setup "$folder/build" "$root" \
     -Dfuzz=true -Disa=[] -Dtests=enabled -Dbuildtype=debugoptimized -Db_lundef=false; } \
     >"$folder/logs/build.log" 2>&1 &&
     nice ninja -j "$jobs" -C "$folder/build" $programs >>"$folder/logs/build.log" 2>&1 || {

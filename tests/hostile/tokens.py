@@ -27,6 +27,8 @@ def program(args, folder, records, *options):
 
 
 class Report:
+    ended = 0
+
     def __init__(self, name):
         self.name, self.counts, self.bad = name, {}, 0
 
@@ -45,6 +47,7 @@ class Report:
         self.bad += different
 
     def end(self):
+        Report.ended += 1
         print("%-20s %s" % (self.name, ", ".join("%s: %d of %d differ" % (k, b, a) for k, (a, b) in self.counts.items())), flush=True)
         return self.bad
 
@@ -137,6 +140,8 @@ def main():
             name = "%s %s" % (os.path.basename(path), kind)
             if not args.only or name in args.only:
                 bad += check_json(args, name, families.whole(families.forms(len(tokens[0]), 0)[kind], {"text": tokens}), len(tokens[0]))
+    if not Report.ended:
+        sys.exit("--only: no form or model is called so")
     return bad > 0
 
 
