@@ -18,8 +18,8 @@ struct aq_plan_names {
 int aq_plan_names(struct aq_plan_names *ret, const char *hardware, struct aq_err *reterr);
 
 /* The document {"machines": [row, ...] from the fastest on, "ranking": {"time": [name, ...],
- * "money": {currency: [name, ...]}}, "warnings": [line, ...], ...}.  Machines are planned on as many
- * threads as this process may use.  -EINVAL: the job makes no sense on any of them. */
+ * "money": {currency: [name, ...]}}, "warnings": [line, ...], ...}.  Machines are planned on as
+ * many threads as this process may use.  -EINVAL: the job makes no sense on any of them. */
 int aq_plan_machines(json_t **ret, const struct aq_options *o, const struct aq_log *log,
                      struct aq_err *reterr);
 
