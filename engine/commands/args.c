@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "engine/hooks.h"
 #include "engine/machine/hw_file.h"
+#include "engine/options/help_topics.h"
 #include "engine/options/options.h"
 #include "engine/options/pages.h"
 
@@ -74,27 +75,30 @@ static char *hardware_help(void)
     return aq_buf_take(&text);
 }
 
+/* of: the command whose manual page it is; NULL: the program's. */
+static char *topic_text(const struct aq_help_topic *topic, const char *of)
+{
+    switch (topic->id) {
+    case AQ_HELP_KV:
+    case AQ_HELP_WORDS: return aq_options_help(topic->name, false);
+    case AQ_HELP_HARDWARE: return hardware_help();
+    case AQ_HELP_MAN: return aq_options_man(of);
+    case AQ_HELP_BASH: return aq_options_bash();
+    case AQ_HELP_ZSH: return aq_options_zsh();
+    }
+    return NULL;
+}
+
 /* `help TOPIC [OF]`: of a command, or of what is not one.  all: every option. */
 static int give_help(const char *topic, const char *of, bool all, char **ret_text,
                      struct aq_err *reterr)
 {
-    bool is_man = topic && strcmp(topic, "man") == 0;
-    const char *command = is_man ? of : topic;
-    char *text;
-    if (topic && strcmp(topic, "bash") == 0) {
-        text = aq_options_bash();
-    } else if (topic && strcmp(topic, "zsh") == 0) {
-        text = aq_options_zsh();
-    } else if (topic && strcmp(topic, "hardware") == 0) {
-        text = hardware_help();
-    } else {
-        bool is_table =
-            !is_man && command && (strcmp(command, "kv") == 0 || strcmp(command, "words") == 0);
-        int rc = command && !is_table ? check_command(command, reterr) : 0;
-        if (rc < 0)
-            return rc;
-        text = is_man ? aq_options_man(command) : aq_options_help(command, all);
-    }
+    const struct aq_help_topic *known = topic ? aq_help_topic_find(topic) : NULL;
+    const char *command = !known ? topic : known->id == AQ_HELP_MAN ? of : NULL;
+    int rc = command ? check_command(command, reterr) : 0;
+    if (rc < 0)
+        return rc;
+    char *text = known ? topic_text(known, command) : aq_options_help(command, all);
     *ret_text = text;
     return text ? 0 : aq_error_memory(reterr, "help");
 }

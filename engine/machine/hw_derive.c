@@ -71,7 +71,7 @@ static void derive_products(struct rules *r, bool device)
         derive(r, f16, get(r, bf16), "f16 products as fast as bf16 products");
     if (device)
         derive(r, f32, get(r, known(r, f16) ? f16 : bf16) / 32,
-               "1/32 of f16 products: NVIDIA's data sheets from the V100 to the B200 have 1/4 to "
+               "1/32 of f16 products: NVIDIA's data sheets from the V100 to the B200 have 1/2 to "
                "1/30");
     derive(r, f16, get(r, f32), "f16 products as fast as f32 products, which they are widened to");
     derive(r, bf16, get(r, f16), "bf16 products as fast as f16 products");

@@ -5,6 +5,7 @@
 
 #include "base/buf.h"
 #include "engine/embedded.h"
+#include "engine/options/help_topics.h"
 #include "engine/options/table.h"
 
 #include <stdio.h>
@@ -20,6 +21,16 @@ static const struct {
 } carried[] = {
     {"hardware", aq_embedded_hardware, &aq_embedded_hardware_count},
     {"shape", aq_embedded_models, &aq_embedded_models_count},
+};
+
+/* Words that some commands alone take for an option that they share. */
+static const struct {
+    unsigned commands;
+    const char *option, *words;
+} special[] = {
+    {AQ_CMD_RUN | AQ_CMD_PLAN, "hardware", "local"},
+    {AQ_CMD_PLAN | AQ_CMD_INFO, "hardware", "all"},
+    {AQ_CMD_PLAN, "hardware", "list"},
 };
 
 /* What may be offered for a value besides words. */
@@ -46,8 +57,9 @@ static void put_words(struct aq_buf *b, const char *words, const char *colon)
     }
 }
 
-/* Every word that may be a value of the option. */
-static void put_values(struct aq_buf *b, const struct aq_option *option, const char *colon)
+/* Every word that may be a value of the option of all these commands. */
+static void put_values(struct aq_buf *b, const struct aq_option *option, unsigned commands,
+                       const char *colon)
 {
     if (option->choices)
         put_words(b, option->choices, colon);
@@ -55,6 +67,11 @@ static void put_values(struct aq_buf *b, const struct aq_option *option, const c
         put_words(b, option->suggest, colon);
     else if (option->flags & AQ_OPTION_AUTO)
         aq_buf_puts(b, " auto");
+    for (size_t i = 0; i < AQ_ARRAY_LEN(special); i++) {
+        if (strcmp(special[i].option, option->name) == 0 &&
+            (special[i].commands & commands) == commands)
+            put_words(b, special[i].words, colon);
+    }
     for (size_t i = 0; i < AQ_ARRAY_LEN(carried); i++) {
         if (strcmp(carried[i].option, option->name) != 0)
             continue;
@@ -63,10 +80,10 @@ static void put_values(struct aq_buf *b, const struct aq_option *option, const c
     }
 }
 
-static bool has_values(const struct aq_option *option)
+static bool has_values(const struct aq_option *option, unsigned commands)
 {
     struct aq_buf b = {0};
-    put_values(&b, option, "");
+    put_values(&b, option, commands, "");
     bool found = b.count > 0;
     aq_buf_close(&b);
     return found;
@@ -151,13 +168,23 @@ static void put_bash_command(struct aq_buf *b, const struct aq_command *command)
     aq_buf_printf(b, "'\n        files=%s\n        ;;\n", files);
 }
 
-/* "generate:--model | generate:-m | eval:..." */
-static void put_bash_names(struct aq_buf *b, const struct aq_option *option)
+/* Whether its words differ from command to command. */
+static bool is_special(const struct aq_option *option)
+{
+    for (size_t i = 0; i < AQ_ARRAY_LEN(special); i++) {
+        if (strcmp(special[i].option, option->name) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* "generate:--model | generate:-m | eval:...", of these commands. */
+static void put_bash_names(struct aq_buf *b, const struct aq_option *option, unsigned commands)
 {
     const char *join = "    ";
     for (uint32_t c = 0; c < aq_command_count; c++) {
         const struct aq_command *command = &aq_command_table[c];
-        if (!is_shown(option, command))
+        if (!is_shown(option, command) || !(command->bit & commands))
             continue;
         aq_buf_printf(b, "%s%s:--%s", join, command->name, option->name);
         join = " | ";
@@ -176,16 +203,26 @@ static bool is_shown_anywhere(const struct aq_option *option)
     return false;
 }
 
-static void put_bash_option(struct aq_buf *b, const struct aq_option *option)
+static void put_bash_case(struct aq_buf *b, const struct aq_option *option, unsigned commands)
 {
     static const char *const kinds[] = {
         [FILES_NONE] = "", [FILES_ANY] = "-f", [FILES_FOLDERS] = "-d"};
+    put_bash_names(b, option, commands);
+    aq_buf_puts(b, "        option=known words='");
+    put_values(b, option, commands, "");
+    aq_buf_printf(b, "' files=%s\n        ;;\n", kinds[files_of(option)]);
+}
+
+static void put_bash_option(struct aq_buf *b, const struct aq_option *option)
+{
     if (is_positional(option) || aq_option_is_flag(option) || !is_shown_anywhere(option))
         return;
-    put_bash_names(b, option);
-    aq_buf_puts(b, "        option=known words='");
-    put_values(b, option, "");
-    aq_buf_printf(b, "' files=%s\n        ;;\n", kinds[files_of(option)]);
+    if (!is_special(option))
+        put_bash_case(b, option, AQ_CMD_ALL);
+    for (uint32_t c = 0; c < aq_command_count && is_special(option); c++) {
+        if (is_shown(option, &aq_command_table[c]))
+            put_bash_case(b, option, aq_command_table[c].bit);
+    }
 }
 
 char *aq_options_bash(void)
@@ -195,7 +232,9 @@ char *aq_options_bash(void)
     aq_buf_puts(&b, "    case $command in\n    '')\n        words='help --help --version");
     for (uint32_t i = 0; i < aq_command_count; i++)
         aq_buf_printf(&b, " %s", aq_command_table[i].name);
-    aq_buf_puts(&b, "' all=$words\n        ;;\n    help)\n        words='kv man bash zsh");
+    aq_buf_puts(&b, "' all=$words\n        ;;\n    help)\n        words='");
+    for (uint32_t i = 0; i < aq_help_topic_count; i++)
+        aq_buf_printf(&b, " %s", aq_help_topics[i].name);
     for (uint32_t i = 0; i < aq_command_count; i++)
         aq_buf_printf(&b, " %s", aq_command_table[i].name);
     aq_buf_puts(&b, "'\n        ;;\n");
@@ -240,21 +279,21 @@ static void put_zsh_summary(struct aq_buf *b, const struct aq_option *option)
 }
 
 /* ":NAME:what to offer" of a value. */
-static void put_zsh_value(struct aq_buf *b, const struct aq_option *option)
+static void put_zsh_value(struct aq_buf *b, const struct aq_option *option, unsigned command)
 {
     static const char *const files[] = {
         [FILES_NONE] = "", [FILES_ANY] = "_files", [FILES_FOLDERS] = "_files -/"};
     enum files kind = files_of(option);
-    bool values = has_values(option);
+    bool values = has_values(option, command);
     aq_buf_puts(b, ":");
     put_zsh(b, option->argument ? option->argument : "value");
     if (values && kind != FILES_NONE) { /* one of several: {code} is evaluated */
         aq_buf_puts(b, ":{ compadd --");
-        put_values(b, option, "");
+        put_values(b, option, command, "");
         aq_buf_printf(b, "; %s }", files[kind]);
     } else if (values) {
         aq_buf_puts(b, ":(");
-        put_values(b, option, "\\");
+        put_values(b, option, command, "\\");
         aq_buf_puts(b, ")");
     } else {
         aq_buf_printf(b, ":%s", files[kind]);
@@ -262,8 +301,8 @@ static void put_zsh_value(struct aq_buf *b, const struct aq_option *option)
 }
 
 /* One way to write the option; `other` is the second one, which it excludes. */
-static void put_zsh_name(struct aq_buf *b, const struct aq_option *option, const char *name,
-                         const char *other)
+static void put_zsh_name(struct aq_buf *b, const struct aq_option *option, unsigned command,
+                         const char *name, const char *other)
 {
     bool many = option->kind == AQ_OPTION_STRINGS, flag = aq_option_is_flag(option);
     aq_buf_puts(b, "      '");
@@ -275,29 +314,29 @@ static void put_zsh_name(struct aq_buf *b, const struct aq_option *option, const
     put_zsh_summary(b, option);
     aq_buf_puts(b, "]");
     if (!flag)
-        put_zsh_value(b, option);
+        put_zsh_value(b, option, command);
     aq_buf_puts(b, "'\n");
 }
 
-static void put_zsh_option(struct aq_buf *b, const struct aq_option *option)
+static void put_zsh_option(struct aq_buf *b, const struct aq_option *option, unsigned command)
 {
     char letter[3] = {'-', option->short_name, '\0'}, name[64], negated[64];
     if (is_positional(option)) {
         aq_buf_puts(b, "      '1");
-        put_zsh_value(b, option);
+        put_zsh_value(b, option, command);
         aq_buf_puts(b, "'\n");
         return;
     }
     snprintf(name, sizeof(name), "--%s", option->name);
     snprintf(negated, sizeof(negated), "--no-%s", option->name);
     if (is_on_at_first(option)) {
-        put_zsh_name(b, option, name, negated);
-        put_zsh_name(b, option, negated, name);
+        put_zsh_name(b, option, command, name, negated);
+        put_zsh_name(b, option, command, negated, name);
         return;
     }
-    put_zsh_name(b, option, name, option->short_name ? letter : NULL);
+    put_zsh_name(b, option, command, name, option->short_name ? letter : NULL);
     if (option->short_name)
-        put_zsh_name(b, option, letter, name);
+        put_zsh_name(b, option, command, letter, name);
 }
 
 static void put_zsh_command(struct aq_buf *b, const struct aq_command *command)
@@ -305,7 +344,7 @@ static void put_zsh_command(struct aq_buf *b, const struct aq_command *command)
     aq_buf_printf(b, "  %s)\n    specs+=(\n", command->name);
     for (uint32_t i = 0; i < aq_option_count; i++) {
         if (is_shown(&aq_option_table[i], command))
-            put_zsh_option(b, &aq_option_table[i]);
+            put_zsh_option(b, &aq_option_table[i], command->bit);
     }
     aq_buf_puts(b, "    )\n    ;;\n");
 }
@@ -336,8 +375,13 @@ char *aq_options_zsh(void)
                     "  shift words\n"
                     "  ((CURRENT--))\n"
                     "  if [[ $command == help ]]; then\n"
-                    "    commands+=('kv:KV policies' 'man:a manual page' 'bash:completion for bash'"
-                    "\n      'zsh:completion for zsh')\n"
+                    "    commands+=(\n");
+    for (uint32_t i = 0; i < aq_help_topic_count; i++) {
+        aq_buf_printf(&b, "      '%s:", aq_help_topics[i].name);
+        put_zsh(&b, aq_help_topics[i].summary);
+        aq_buf_puts(&b, "'\n");
+    }
+    aq_buf_puts(&b, "    )\n"
                     "    _describe -t commands command commands\n"
                     "    return\n"
                     "  fi\n"

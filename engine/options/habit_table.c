@@ -20,6 +20,12 @@
 #define LAYERS_MOVE                                                                                \
     "layers are not assigned one by one: --placement \"weights=D/H/N\" gives the shares on "       \
     "device, host and disk, and auto chooses them"
+/* A --placement in place of such a flag would pin what it does not name, too. */
+#define SHARES                                                                                     \
+    "shares are planned; --placement \"weights=D/H/N kv=D/H/N hidden=D/H/N\" fixes them all, in "  \
+    "percent on device, host and disk, and what it does not name lies in host memory"
+#define KV_EITHER    "programs mean opposite sides by it, kv=0/100/0 and kv=100/0/0: " SHARES
+#define KV_ON_HOST   "to keep the KV cache in host memory, kv=0/100/0: " SHARES
 #define NO_ADAPTERS  "adapters are not applied: merge them into the checkpoint first"
 #define NO_DRAFT     "there is no speculative decoding here; --micro-batch is what makes passes pay"
 #define NO_GRAMMAR   "output is not constrained here: leave it out, and check answers afterwards"
@@ -177,8 +183,8 @@ const struct aq_habit aq_habit_table[] = {
     {"ctk", VALUE, .why = ONE_KV},
     {"cache-type-v", VALUE, .why = ONE_KV},
     {"ctv", VALUE, .why = ONE_KV},
-    {"no-kv-offload", FLAG, .becomes = "placement=kv=0/100/0"},
-    {"nkvo", FLAG, .becomes = "placement=kv=0/100/0"},
+    {"no-kv-offload", FLAG, .why = KV_ON_HOST},
+    {"nkvo", FLAG, .why = KV_ON_HOST},
     {"mlock", FLAG, IDLE = READS_DIRECT},
     {"no-mmap", FLAG, IDLE = READS_DIRECT},
     {"mmp", VALUE, IDLE = READS_DIRECT},
@@ -258,9 +264,13 @@ const struct aq_habit aq_habit_table[] = {
     {"adapter", VALUE, .why = NO_ADAPTERS},
     {"peft", VALUE, .why = NO_ADAPTERS},
     {"deepspeed", VALUE, .why = "weights, KV cache and hidden states are offloaded by --placement"},
-    {"cpu-offload", SWITCH, .neutral = "off", .becomes = "placement=weights=0/100/0"},
-    {"disk-offload", SWITCH, .neutral = "off", .becomes = "placement=weights=0/0/100"},
-    {"kv-offload", SWITCH, .neutral = "off", .becomes = "placement=kv=0/100/0"},
+    {"cpu-offload", SWITCH, .neutral = "off",
+     .why = "to keep the weights in host memory, weights=0/100/0: " SHARES},
+    {"disk-offload", SWITCH, .neutral = "off",
+     .why = "to read the weights from disk, weights=0/0/100: " SHARES},
+    /* Here it moves the KV cache to the host, in ggml's programs to the device. */
+    {"kv-offload", SWITCH, .why = KV_EITHER},
+    {"kvo", SWITCH, .why = KV_EITHER},
     {"pin-memory", VALUE, IDLE = "host memory is pinned where a device copies from it"},
     {"quant-bits", VALUE, .neutral = "16", .why = "--weight-format int8 or int4"},
     {"local-rank", VALUE, IDLE = "one process runs the model"},

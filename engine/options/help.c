@@ -309,14 +309,15 @@ static void add_overview(struct text *t)
         add_wrapped(t, strlen(left), strlen(left), aq_command_table[i].summary);
     }
     add_text(t, "\n");
-    add_wrapped(
-        t, 0, 0,
-        "aquifer help COMMAND shows a command's options, with --all every one; aquifer help kv "
-        "the KV policies, help hardware what the file of a machine says, help words what "
-        "lines are about; aquifer --version the version. aquifer help man [COMMAND] gives the "
-        "manual as a "
-        "page for man, aquifer help bash and aquifer help zsh what completes words in "
-        "these shells.");
+    add_wrapped(t, 0, 0,
+                "aquifer help COMMAND shows a command's options, with --all every one; aquifer "
+                "--version the version. aquifer help TOPIC, of");
+    for (uint32_t i = 0; i < aq_help_topic_count; i++) {
+        char left[32];
+        snprintf(left, sizeof(left), "  %-10s", aq_help_topics[i].name);
+        add_text(t, left);
+        add_wrapped(t, strlen(left), strlen(left), aq_help_topics[i].summary);
+    }
     add_text(t, "\nExit status\n");
     for (uint32_t i = 0; i < AQ_EXIT_MEANING_COUNT; i++) {
         char left[16];
@@ -442,13 +443,14 @@ char *aq_options_help(const char *command, bool all)
 {
     struct text t = text_open();
     const struct aq_command *c = command ? aq_command_find(command) : NULL;
+    const struct aq_help_topic *topic = command ? aq_help_topic_find(command) : NULL;
     add_text(&t, "");
     if (!command)
         add_overview(&t);
-    else if (strcmp(command, "kv") == 0)
+    else if (topic && topic->id == AQ_HELP_KV)
         add_policies(&t);
-    else if (command && aq_help_topic(command))
-        add_topic(&t, aq_help_topic(command));
+    else if (topic && topic->id == AQ_HELP_WORDS)
+        add_topic(&t, aq_help_words);
     else if (c && c->bit)
         add_command_help(&t, c, all);
     if (t.failed) {

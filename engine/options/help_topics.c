@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/options/help_topics.h"
 
+#include "base/types.h"
+
 #include <stddef.h>
 #include <string.h>
 
-static const char words[] =
+const char aq_help_words[] =
     "Words of plans, start lines and reports\n"
     "\n"
     "  seat  the place of one running sequence: a prompt and what is generated for it\n"
@@ -22,7 +24,21 @@ static const char words[] =
     "  ledger  every large buffer, before it is allocated\n"
     "  lossy  what rounds or drops more than the checkpoint's own formats do\n";
 
-const char *aq_help_topic(const char *name)
+const struct aq_help_topic aq_help_topics[] = {
+    {AQ_HELP_KV, "kv", "the KV policies, and how they are chosen"},
+    {AQ_HELP_HARDWARE, "hardware", "what the file of a machine says"},
+    {AQ_HELP_WORDS, "words", "words of plans, start lines and reports"},
+    {AQ_HELP_MAN, "man", "the manual as a page for man; help man COMMAND: that of a command"},
+    {AQ_HELP_BASH, "bash", "a script that completes words in bash"},
+    {AQ_HELP_ZSH, "zsh", "a script that completes words in zsh"},
+};
+const uint32_t aq_help_topic_count = AQ_ARRAY_LEN(aq_help_topics);
+
+const struct aq_help_topic *aq_help_topic_find(const char *name)
 {
-    return strcmp(name, "words") == 0 ? words : NULL;
+    for (uint32_t i = 0; i < aq_help_topic_count; i++) {
+        if (strcmp(aq_help_topics[i].name, name) == 0)
+            return &aq_help_topics[i];
+    }
+    return NULL;
 }

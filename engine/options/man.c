@@ -5,10 +5,12 @@
 
 #include "base/buf.h"
 #include "engine/build_info.h"
+#include "engine/options/help_topics.h"
 #include "engine/options/table.h"
 
 #include <assert.h>
 #include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 
 static void put_char(struct aq_buf *b, char c)
@@ -160,7 +162,7 @@ static void put_program_page(struct aq_buf *b)
                    ".B aquifer help\n.RI [ command ]\n.SH DESCRIPTION\n");
     put_line(b, aq_options_purpose);
     put_line(b, "Each command has a page of its own, whose options `aquifer help COMMAND` shows "
-                "too; `aquifer help kv` has a table of what the KV cache may keep.");
+                "too.");
     aq_buf_puts(b, ".SH COMMANDS\n");
     for (uint32_t i = 0; i < aq_command_count; i++) {
         const struct aq_command *command = &aq_command_table[i];
@@ -168,8 +170,11 @@ static void put_program_page(struct aq_buf *b)
         put_reference(b, command->name, "");
         put_line(b, command->summary);
     }
-    put_row(b, "help man [COMMAND]", "these pages, as man reads them");
-    put_row(b, "help bash, help zsh", "a script that completes words in the shell");
+    for (uint32_t i = 0; i < aq_help_topic_count; i++) {
+        char name[32];
+        snprintf(name, sizeof(name), "help %s", aq_help_topics[i].name);
+        put_row(b, name, aq_help_topics[i].summary);
+    }
     put_exit_status(b);
     aq_buf_puts(b, ".SH SIGNALS\n");
     put_line(b, aq_options_signals);

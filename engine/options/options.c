@@ -196,27 +196,42 @@ static json_t *value_to_json(const struct aq_options *o, const struct aq_option 
     return NULL;
 }
 
-json_t *aq_options_to_json(const struct aq_options *o)
+/* Given options of rows that are of all these commands, and not of those groups. */
+static json_t *rows_to_json(const struct aq_options *o, unsigned commands, unsigned groups_left_out)
 {
     json_t *object = json_object();
-    if (!object || json_object_set_new(object, "command", json_string(o->command)) < 0)
-        goto fail;
-    for (uint32_t i = 0; i < aq_option_count; i++) {
+    for (uint32_t i = 0; i < aq_option_count && object; i++) {
         const struct aq_option *option = &aq_option_table[i];
         char key[64];
-        if (!aq_options_was_given(o, option) || !option->offset)
+        if (!aq_options_was_given(o, option) || !option->offset ||
+            (option->commands & commands) != commands || (groups_left_out & (1u << option->group)))
             continue;
         size_t n = strlen(option->name);
         assert(n < sizeof(key));
         for (size_t c = 0; c <= n; c++)
             key[c] = option->name[c] == '-' ? '_' : option->name[c];
-        if (json_object_set_new(object, key, value_to_json(o, option)) < 0)
-            goto fail;
+        aq_json_put(&object, key, value_to_json(o, option));
     }
     return object;
-fail:
-    json_decref(object);
-    return NULL;
+}
+
+json_t *aq_options_to_json(const struct aq_options *o)
+{
+    json_t *object = json_pack("{s:s}", "command", o->command);
+    json_t *rows = rows_to_json(o, 0, 0);
+    if (!object || !rows || json_object_update(object, rows) < 0) {
+        json_decref(object);
+        object = NULL;
+    }
+    json_decref(rows);
+    return object;
+}
+
+json_t *aq_options_shared(const struct aq_options *o, const char *command, const char *other)
+{
+    unsigned commands = aq_command_find(command)->bit;
+    commands |= other ? aq_command_find(other)->bit : 0;
+    return rows_to_json(o, commands, 1u << AQ_GROUP_REPORT);
 }
 
 bool aq_options_several_machines(const struct aq_options *o)

@@ -6,6 +6,7 @@
 #ifndef AQ_ENGINE_OPTIONS_OPTIONS_H
 #define AQ_ENGINE_OPTIONS_OPTIONS_H
 
+#include "base/buf.h"
 #include "base/err.h"
 #include "base/types.h"
 #include "engine/compute/backend.h"
@@ -145,6 +146,12 @@ int aq_options_check(const struct aq_options *o, struct aq_err *reterr);
 /* {"command": ..., every option that was given, with '_' and its value's own type}: goes back
  * through aq_options_from_json.  New reference; NULL: out of memory. */
 json_t *aq_options_to_json(const struct aq_options *o);
+/* Of these the options that a command has as well, and of two commands both of them: by the same
+ * row of the table, so that they take the same values; without those of reports and messages. */
+json_t *aq_options_shared(const struct aq_options *o, const char *command, const char *other);
+/* " --name value" as a shell takes it, of a key and a value as aq_options_to_json() has them; of a
+ * list one for each item. */
+void aq_options_put_flag(struct aq_buf *out, const char *command, const char *key, const json_t *v);
 /* What --device and --isa choose. */
 struct aq_device_choice aq_options_device(const struct aq_options *o);
 struct aq_isa_choice aq_options_isa(const struct aq_options *o);
@@ -154,7 +161,7 @@ bool aq_options_several_machines(const struct aq_options *o);
 bool aq_options_given(const struct aq_options *o, const char *name);
 
 /* Help texts, malloc'd: of a command, its basic options or all of them; "kv": the table of KV
- * policies; a topic of help_topics.h; NULL: the overview; "" for an unknown name. */
+ * policies; "words"; NULL: the overview; "" for an unknown name. */
 char *aq_options_help(const char *command, bool all);
 
 #endif

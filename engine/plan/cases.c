@@ -162,17 +162,31 @@ static int read_allowed(struct opened ret[3], const struct aq_options *o, struct
     return rc;
 }
 
+const char *const aq_plan_opens_key[AQ_PLAN_OPENS_COUNT] = {
+    [AQ_PLAN_OPENS_WEIGHTS] = "weight_format", [AQ_PLAN_OPENS_KV] = "kv_format",
+    [AQ_PLAN_OPENS_POLICY] = "kv_policy",      [AQ_PLAN_OPENS_BUDGET] = "kv_budget",
+    [AQ_PLAN_OPENS_READ] = "kv_read",
+};
+
+static void put_opens(json_t **changes, enum aq_plan_opens option, json_t *value)
+{
+    aq_json_put(changes, aq_plan_opens_key[option], value);
+}
+
 /* The options that item i of a kind sets: 0 weights, 1 KV, 2 policies and what is read. */
 static void put_opened(json_t **changes, int kind, const struct opened *of, uint32_t i)
 {
-    static const char *const keys[] = {"weight_format", "kv_format", "kv_budget"};
-    if (kind == 2 && of->policy[i] == read_option) {
-        aq_json_put(changes, "kv_read", json_integer(atoll(of->value[i])));
-        return;
+    const char *value = of->value[i];
+    if (kind == 0) {
+        put_opens(changes, AQ_PLAN_OPENS_WEIGHTS, json_string(value));
+    } else if (kind == 1) {
+        put_opens(changes, AQ_PLAN_OPENS_KV, json_string(value));
+    } else if (of->policy[i] == read_option) {
+        put_opens(changes, AQ_PLAN_OPENS_READ, json_integer(atoll(value)));
+    } else {
+        put_opens(changes, AQ_PLAN_OPENS_POLICY, json_string(of->policy[i]));
+        put_opens(changes, AQ_PLAN_OPENS_BUDGET, json_string(value));
     }
-    aq_json_put(changes, keys[kind], json_string(of->value[i]));
-    if (kind == 2)
-        aq_json_put(changes, "kv_policy", json_string(of->policy[i]));
 }
 
 int aq_plan_allowed(json_t **ret, const struct aq_options *o, struct aq_err *reterr)

@@ -19,6 +19,17 @@ void aq_plan_case_close(struct aq_plan_case *c);
 int aq_plan_case_changed(struct aq_plan_case *ret, const struct aq_options *o,
                          const json_t *changes, struct aq_planning_env *env, struct aq_err *reterr);
 
+/* The options that --allow may set: by these, and no others, what it opens differs. */
+enum aq_plan_opens {
+    AQ_PLAN_OPENS_WEIGHTS,
+    AQ_PLAN_OPENS_KV,
+    AQ_PLAN_OPENS_POLICY,
+    AQ_PLAN_OPENS_BUDGET,
+    AQ_PLAN_OPENS_READ,
+    AQ_PLAN_OPENS_COUNT,
+};
+extern const char *const aq_plan_opens_key[AQ_PLAN_OPENS_COUNT];
+
 /* What --allow opens, each alone: [{"name", "changes"}, ...].  A new reference. */
 int aq_plan_allowed(json_t **ret, const struct aq_options *o, struct aq_err *reterr);
 

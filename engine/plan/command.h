@@ -4,11 +4,8 @@
 #ifndef AQ_ENGINE_PLAN_COMMAND_H
 #define AQ_ENGINE_PLAN_COMMAND_H
 
-#include "base/buf.h"
 #include "engine/plan/planning.h"
 
-/* " --micro-batch 4", of an option's key and value as JSON. */
-void aq_plan_put_flag(struct aq_buf *out, const char *key, const json_t *v);
 /* A line to type: of a checkpoint for its records, of a shape for a benchmark.  A new reference;
  * NULL: memory is out. */
 json_t *aq_plan_command_json(const struct aq_planning *p);

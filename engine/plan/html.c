@@ -61,9 +61,10 @@ static void put_workload(struct aq_buf *out, const json_t *work)
         aq_buf_puts(out, "As many requests as keep it busy, each of ");
     put_length(out, json_object_get(work, "prompt_len"), "prompt tokens and ");
     put_length(out, json_object_get(work, "gen_len"), "generated tokens");
-    if (json_is_string(json_object_get(work, "input"))) {
+    const char *file = aq_html_text_of(work, json_object_get(work, "input") ? "input" : "lengths");
+    if (*file) {
         aq_buf_puts(out, ", from ");
-        aq_html_put(out, aq_html_text_of(work, "input"));
+        aq_html_put(out, file);
     }
 }
 
@@ -130,7 +131,7 @@ static void put_summary(struct aq_buf *out, const json_t *doc)
     const char *layers = aq_html_text_of(plan, "kv_layers");
     aq_buf_printf(out, "<p>Weights %s, KV %s, compute %s, policy %s%s%s%s%s.</p></section>\n",
                   aq_html_text_of(plan, "weight_format"), aq_html_text_of(plan, "kv_format"),
-                  aq_html_text_of(plan, "compute"), aq_html_text_of(plan, "kv_policy"),
+                  aq_html_text_of(plan, "compute"), aq_html_text_of(plan, "policy"),
                   *windows ? "; " : "", windows, *layers ? "; " : "", layers);
 }
 

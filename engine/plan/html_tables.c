@@ -137,7 +137,8 @@ static void put_sweep_head(struct aq_buf *out, json_t *row)
     aq_buf_puts(
         out, "<th scope=\"col\" class=\"n\">tok/s</th><th class=\"bars\" aria-hidden=\"true\"></th>"
              "<th scope=\"col\" class=\"n\">time</th><th scope=\"col\">seats</th>"
-             "<th scope=\"col\">bound by</th></tr></thead><tbody>\n");
+             "<th scope=\"col\">bound by</th><th scope=\"col\">weights/KV, policy</th></tr></thead>"
+             "<tbody>\n");
 }
 
 static void put_sweep_row(struct aq_buf *out, json_t *row, double most)
@@ -157,7 +158,7 @@ static void put_sweep_row(struct aq_buf *out, json_t *row, double most)
         aq_buf_puts(out, "</td>");
     }
     if (!json_is_true(json_object_get(row, "feasible"))) {
-        aq_buf_puts(out, "<td class=\"dim\" colspan=\"5\">does not fit</td></tr>\n");
+        aq_buf_puts(out, "<td class=\"dim\" colspan=\"6\">does not fit</td></tr>\n");
         return;
     }
     if (json_is_number(json_object_get(row, "total_s")))
@@ -170,7 +171,8 @@ static void put_sweep_row(struct aq_buf *out, json_t *row, double most)
                   rate, most > 0 ? 100 * rate / most : 0, text, aq_html_number(plan, "micro_batch"),
                   aq_html_number(plan, "micro_batches"));
     aq_html_put(out, aq_html_text_of(row, "bound_by"));
-    aq_buf_puts(out, "</td></tr>\n");
+    aq_buf_printf(out, "</td><td>%s/%s, %s</td></tr>\n", aq_html_text_of(plan, "weight_format"),
+                  aq_html_text_of(plan, "kv_format"), aq_html_text_of(plan, "policy"));
 }
 
 void aq_html_put_sweep(struct aq_buf *out, const json_t *rows)

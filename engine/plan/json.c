@@ -17,6 +17,19 @@
 
 /* ---- the plan ---- */
 
+/* "h2o 20%", "full, read 2048": the policy in a few words, by which lossy plans are told apart. */
+static json_t *policy_json(const struct aq_kv_policy *kv)
+{
+    char text[96], amount[32];
+    size_t used = (size_t)snprintf(text, sizeof(text), "%s", aq_kv_policy_desc(kv)->name);
+    if (kv->budget.unit != AQ_KV_UNSET && aq_kv_policy_drops(kv))
+        used += (size_t)snprintf(text + used, sizeof(text) - used, " %s",
+                                 aq_kv_amount_text(amount, &kv->budget));
+    if (kv->read)
+        snprintf(text + used, sizeof(text) - used, ", read %u", kv->read);
+    return json_string(text);
+}
+
 json_t *aq_planning_plan_json(const struct aq_planning *p)
 {
     const struct aq_plan *plan = &p->block.plan;
@@ -31,6 +44,7 @@ json_t *aq_planning_plan_json(const struct aq_planning *p)
         "compute", aq_dtype_name(p->formats.compute), "weight_format",
         aq_dtype_name(p->formats.weights), "kv_format", aq_dtype_name(p->formats.kv), "kv_policy",
         aq_kv_policy_desc(&p->choices.kv)->name, "refill", p->in.refill, "attention", attention);
+    aq_json_put(&o, "policy", policy_json(&p->choices.kv));
     if (aq_kv_policy_lossy(&p->choices.kv) || p->choices.kv.residual.tokens)
         aq_json_put(&o, "kv", aq_kv_policy_json(&p->choices.kv));
     if (aq_kv_policy_drops(&p->choices.kv))
@@ -274,6 +288,23 @@ static void warn_disk(json_t **lines, const struct aq_planning *p)
             aq_format_size(budget, p->in.budget[AQ_DISK]));
 }
 
+/* Those of the job, whatever the machine. */
+static void warn_work(json_t **lines, const struct aq_planning *p)
+{
+    if (p->o->deadline_s > 0 && !p->in.sequences)
+        say(lines, "--deadline says nothing without --requests");
+    if (p->records_invalid)
+        say(lines, "%llu of the %llu records of the input are invalid and left out",
+            (unsigned long long)p->records_invalid, (unsigned long long)p->records);
+}
+
+json_t *aq_planning_work_warnings_json(const struct aq_planning *p)
+{
+    json_t *lines = json_array();
+    warn_work(&lines, p);
+    return lines;
+}
+
 json_t *aq_planning_warnings_json(const struct aq_planning *p)
 {
     json_t *lines = json_array();
@@ -281,11 +312,7 @@ json_t *aq_planning_warnings_json(const struct aq_planning *p)
     char have[AQ_SIZE_TEXT_MAX], want[AQ_SIZE_TEXT_MAX];
     warn_lossy(&lines, p);
     warn_disk(&lines, p);
-    if (p->o->deadline_s > 0 && !p->in.sequences)
-        say(&lines, "--deadline says nothing without --requests");
-    if (p->records_invalid)
-        say(&lines, "%llu of the %llu records of the input are invalid and left out",
-            (unsigned long long)p->records_invalid, (unsigned long long)p->records);
+    warn_work(&lines, p);
     if (p->feasible && p->o->deadline_s > 0 && total > p->o->deadline_s)
         say(&lines, "%s, later than the deadline of %s", aq_format_duration(have, total),
             aq_format_duration(want, p->o->deadline_s));
@@ -346,31 +373,11 @@ static void set_size(json_t **o, const char *key, uint64_t bytes)
 json_t *aq_planning_config_json(const struct aq_planning *p)
 {
     const struct aq_options *given = p->o;
-    json_t *o = json_object(), *options = aq_options_to_json(given),
-           *plan = aq_planning_plan_json(p);
-    if (!options || !plan)
+    json_t *o = aq_options_shared(given, "generate", "bench"), *plan = aq_planning_plan_json(p);
+    if (!plan)
         aq_json_put(&o, "", NULL);
-    static const char *const copied[] = {"model",         "context",        "threads",
-                                         "isa",           "executor",       "prefetch",
-                                         "chunk",         "fuse_layer",     "alternate",
-                                         "emulate_link",  "cache_dir",      "kv_policy",
-                                         "kv_budget",     "kv_heavy",       "kv_recent",
-                                         "kv_sinks",      "kv_grace",       "kv_decay",
-                                         "kv_group",      "kv_floor",       "kv_observe",
-                                         "kv_pool",       "kv_pool_order",  "kv_layers",
-                                         "kv_heads",      "kv_residual",    "kv_residual_rule",
-                                         "kv_decode",     "kv_drop",        "kv_history",
-                                         "kv_low",        "kv_cross_layer", "kv_read",
-                                         "kv_read_dense", "hardware",       "deterministic"};
-    for (size_t i = 0; i < AQ_ARRAY_LEN(copied); i++) {
-        json_t *v = json_object_get(options, copied[i]);
-        if (v)
-            aq_json_put(&o, copied[i], json_incref(v));
-    }
-    if (!given->model) {
-        aq_json_put(&o, "shape", json_string(given->shape));
+    if (!given->model)
         aq_json_put(&o, "random_weights", json_integer(0));
-    }
     static const char *const planned[] = {"placement", "micro_batch",       "micro_batches",
                                           "compute",   "weight_format",     "kv_format",
                                           "attention", "micro_batch_tokens"};
@@ -391,7 +398,6 @@ json_t *aq_planning_config_json(const struct aq_planning *p)
         set_size(&o, "device_memory", p->in.budget[AQ_DEVICE]);
     if (!p->in.refill)
         aq_json_put(&o, "refill", json_false());
-    json_decref(options);
     json_decref(plan);
     return o;
 }

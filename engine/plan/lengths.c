@@ -128,8 +128,14 @@ static int read_line(struct rows *rows, const struct aq_planning *p, char *line,
 {
     const char *path = p->o->lengths;
     struct row r;
-    line[strcspn(line, "\r")] = '\0';
-    char *at = line + strspn(line, " \t");
+    char *at = line + strspn(line, " \t"), *cr = strchr(line, '\r');
+    if (cr && cr[1]) /* rows of some other system's file, which one line would hide */
+        return aq_error(reterr, -EINVAL,
+                        "--lengths: '%s', line %llu: expected lines that end with a line feed, "
+                        "found a carriage return within one",
+                        path, (unsigned long long)number);
+    if (cr)
+        *cr = '\0';
     if (!*at || *at == '#')
         return 0;
     int rc = 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/plan/machines.h"
 
+#include "base/buf.h"
 #include "base/json.h"
 #include "base/threads.h"
 #include "engine/machine/limits.h"
@@ -28,7 +29,7 @@ struct comparison {
     struct machine *machine;     /* [count] */
     uint32_t count;
     struct aq_plan_names names;
-    json_t *model, *workload; /* of the job */
+    json_t *model, *workload, *warnings; /* of the job */
 };
 
 /* ---- names ---- */
@@ -69,14 +70,48 @@ int aq_plan_names(struct aq_plan_names *ret, const char *hardware, struct aq_err
     return rc;
 }
 
+/* What --hardware names, or a --sweep over it. */
+static int planned_names(struct aq_plan_names *ret, const struct aq_options *o,
+                         struct aq_err *reterr)
+{
+    static const char sweep[] = "hardware=";
+    struct aq_buf all = {0};
+    aq_buf_puts(&all, o->hardware ? o->hardware : "local");
+    for (uint32_t i = 0; i < o->sweep.count; i++) {
+        if (strncmp(o->sweep.item[i], sweep, sizeof(sweep) - 1) == 0)
+            aq_buf_printf(&all, ",%s", o->sweep.item[i] + sizeof(sweep) - 1);
+    }
+    int rc = all.failed ? aq_error_memory(reterr, "--price") : aq_plan_names(ret, all.data, reterr);
+    aq_buf_close(&all);
+    return rc;
+}
+
+static int check_planned(const struct aq_plan_names *n, const char *hardware, struct aq_err *reterr)
+{
+    char list[400] = "";
+    size_t used = 0;
+    for (uint32_t i = 0; i < n->count; i++) {
+        if (strcmp(n->name[i], hardware) == 0)
+            return 0;
+        if (used < sizeof(list))
+            used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i ? ", " : "",
+                                     n->name[i]);
+    }
+    return aq_error(reterr, -EINVAL, "--price: expected a machine that is planned (%s), found '%s'",
+                    list, hardware);
+}
+
 int aq_plan_check_prices(const struct aq_options *o, struct aq_err *reterr)
 {
+    struct aq_plan_names planned = {0};
     struct aq_price_choice price;
-    int rc = 0;
+    int rc = o->price.count ? planned_names(&planned, o, reterr) : 0;
     for (uint32_t i = 0; i < o->price.count && rc == 0; i++) {
         rc = aq_price_parse(&price, "--price", o->price.item[i], reterr);
         rc = rc < 0 ? rc : aq_hw_check_name(price.hardware, "--price", reterr);
+        rc = rc < 0 ? rc : check_planned(&planned, price.hardware, reterr);
     }
+    free(planned.owned);
     return rc;
 }
 
@@ -164,6 +199,7 @@ static int plan_all(struct comparison *c, uint32_t threads, struct aq_err *reter
     if (rc == 0) {
         c->model = aq_json_string(like->model->name);
         c->workload = aq_planning_workload_json(like);
+        c->warnings = aq_planning_work_warnings_json(like);
     }
     rc = rc < 0 ? rc : aq_pool_open(&pool, threads, reterr);
     for (uint32_t i = 0; i < threads && rc == 0; i++) {
@@ -214,10 +250,22 @@ static void put_money(json_t **ranking, const struct comparison *c)
     aq_json_put(ranking, "money", money);
 }
 
+/* Whether any machine is in time; null where of none it is known. */
+static json_t *met_json(const struct comparison *c)
+{
+    bool met = false, late = false;
+    for (uint32_t i = 0; i < c->count; i++) {
+        const json_t *of = json_object_get(c->machine[i].row, "met");
+        met |= json_is_true(of);
+        late |= json_is_false(of);
+    }
+    return met || late ? json_boolean(met) : json_null();
+}
+
 static json_t *document(struct comparison *c)
 {
     json_t *rows = json_array(), *time = json_array(), *ranking = json_object();
-    bool feasible = false, met = false;
+    bool feasible = false;
     qsort(c->machine, c->count, sizeof(*c->machine), by_time);
     for (uint32_t i = 0; i < c->count; i++) {
         struct machine *m = &c->machine[i];
@@ -225,19 +273,19 @@ static json_t *document(struct comparison *c)
             m->row = json_pack("{s:s, s:b, s:o}", "hardware", m->hardware, "feasible", 0, "reason",
                                aq_json_string(m->err.text));
         feasible |= isfinite(m->order);
-        met |= json_is_true(json_object_get(m->row, "met"));
         if (isfinite(m->order))
             aq_json_add(&time, json_string(m->hardware));
         aq_json_add(&rows, m->row);
     }
     aq_json_put(&ranking, "time", time);
     put_money(&ranking, c);
-    json_t *doc =
-        json_pack("{s:i, s:b, s:O, s:O, s:o, s:o}", "schema", 1, "feasible", feasible, "model",
-                  c->model, "workload", c->workload, "machines", rows, "ranking", ranking);
+    json_t *doc = json_pack("{s:i, s:b, s:O, s:O, s:O, s:o, s:o}", "schema", 1, "feasible",
+                            feasible, "model", c->model, "workload", c->workload, "warnings",
+                            c->warnings, "machines", rows, "ranking", ranking);
     if (c->o->deadline_s > 0)
-        aq_json_put(&doc, "deadline",
-                    json_pack("{s:o, s:b}", "seconds", aq_json_real(c->o->deadline_s), "met", met));
+        aq_json_put(
+            &doc, "deadline",
+            json_pack("{s:o, s:o}", "seconds", aq_json_real(c->o->deadline_s), "met", met_json(c)));
     return doc;
 }
 
@@ -285,6 +333,7 @@ int aq_plan_machines(json_t **ret, const struct aq_options *o, const struct aq_l
         rc = aq_error_memory(reterr, "plan");
     json_decref(c.model);
     json_decref(c.workload);
+    json_decref(c.warnings);
     free(c.env);
     free(c.machine);
     free(c.names.owned);

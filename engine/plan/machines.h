@@ -18,15 +18,15 @@ struct aq_plan_names {
 int aq_plan_names(struct aq_plan_names *ret, const char *hardware, struct aq_err *reterr);
 
 /* The document {"machines": [row, ...] from the fastest on, "ranking": {"time": [name, ...],
- * "money": {currency: [name, ...]}}, ...}.  Machines are planned on as many threads as this process
- * may use.  -EINVAL: the job makes no sense on any of them. */
+ * "money": {currency: [name, ...]}}, "warnings": [line, ...], ...}.  Machines are planned on as
+ * many threads as this process may use.  -EINVAL: the job makes no sense on any of them. */
 int aq_plan_machines(json_t **ret, const struct aq_options *o, const struct aq_log *log,
                      struct aq_err *reterr);
 
 /* --hardware list: {"hardware": [{"hardware": name, and as aq_hw_json() has it}, ...]}. */
 int aq_plan_list(json_t **ret, struct aq_err *reterr);
 
-/* -EINVAL: --price is of a machine that --hardware could not mean. */
+/* -EINVAL: --price is of a machine that is not planned. */
 int aq_plan_check_prices(const struct aq_options *o, struct aq_err *reterr);
 
 #endif

@@ -203,7 +203,7 @@
       `${tier} ${bytesText(m.used)} of ${bytesText(m.budget)}`).join("; "));
     put("Placement", plan.placement);
     put("Attention", plan.attention);
-    put("Formats", `weights ${plan.weight_format}, KV ${plan.kv_format}, compute ${plan.compute}, policy ${plan.kv_policy}`);
+    put("Formats", `weights ${plan.weight_format}, KV ${plan.kv_format}, compute ${plan.compute}, policy ${plan.policy}`);
     const band = p.range && p.range.gen_tok_s;
     if (band) put("Likely", `${digits(band[0], 3)} to ${digits(band[1], 3)} tok/s`);
   };

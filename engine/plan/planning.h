@@ -144,6 +144,8 @@ void aq_planning_put_cost(json_t **object, const struct aq_planning *p);
 json_t *aq_planning_range_json(const struct aq_planning *p);
 json_t *aq_planning_assumptions_json(const struct aq_planning *p);
 json_t *aq_planning_warnings_json(const struct aq_planning *p);
+/* Those of them that are about the job, and alike on all machines. */
+json_t *aq_planning_work_warnings_json(const struct aq_planning *p);
 /* {"records", "invalid", "errors": {code: {"count", "line", "message"}}} of --input. */
 json_t *aq_planning_records_json(const struct aq_planning *p);
 /* {"prompt_len", "gen_len", "prompt_mean", "gen_mean", "requests"}, and of a file its name and

@@ -12,18 +12,15 @@
 
 /* ---- variants: what may be lossy ---- */
 
-/* The options by which variants differ. */
-static const char *const variant_keys[] = {"weight_format", "kv_format", "kv_policy", "kv_budget"};
-
 /* What the search of --allow changed. */
 static json_t *chosen_changes(const struct aq_options *o, const struct aq_plan_case *asked)
 {
     json_t *before = aq_options_to_json(o), *after = aq_options_to_json(asked->o);
     json_t *changes = before && after ? json_object() : NULL;
-    for (size_t i = 0; i < AQ_ARRAY_LEN(variant_keys); i++) {
-        json_t *v = json_object_get(after, variant_keys[i]);
-        if (v && !json_equal(v, json_object_get(before, variant_keys[i])))
-            aq_json_put(&changes, variant_keys[i], json_incref(v));
+    for (size_t i = 0; i < AQ_PLAN_OPENS_COUNT; i++) {
+        json_t *v = json_object_get(after, aq_plan_opens_key[i]);
+        if (v && !json_equal(v, json_object_get(before, aq_plan_opens_key[i])))
+            aq_json_put(&changes, aq_plan_opens_key[i], json_incref(v));
     }
     json_decref(before);
     json_decref(after);
@@ -95,7 +92,7 @@ static void make_grid(struct aq_plan_grid *g, const struct aq_planning *p, uint6
     aq_plan_grid_add(
         g, &(struct aq_plan_axis){.key = "host_memory", .name = "Host memory", .unit = AQ_MIB},
         (struct aq_plan_level){host, host});
-    if (!p->o->input) {
+    if (!p->o->input && !p->o->lengths) { /* else a file says them */
         aq_plan_grid_add(
             g,
             &(struct aq_plan_axis){
@@ -248,7 +245,7 @@ static json_t *words_json(const json_t *options)
     struct aq_buf out = {.failed = !options};
     const char *key;
     json_t *v;
-    json_object_foreach((json_t *)options, key, v) aq_plan_put_flag(&out, key, v);
+    json_object_foreach((json_t *)options, key, v) aq_options_put_flag(&out, "plan", key, v);
     json_t *ret = out.failed ? NULL : aq_json_string(out.data ? out.data : "");
     aq_buf_close(&out);
     return ret;
@@ -260,8 +257,8 @@ static json_t *plan_words(const struct aq_options *o, const struct aq_plan_grid 
     json_t *options = aq_options_to_json(o);
     for (uint32_t i = 0; not_of_points[i]; i++)
         json_object_del(options, not_of_points[i]);
-    for (size_t i = 0; i < AQ_ARRAY_LEN(variant_keys); i++)
-        json_object_del(options, variant_keys[i]);
+    for (size_t i = 0; i < AQ_PLAN_OPENS_COUNT; i++)
+        json_object_del(options, aq_plan_opens_key[i]);
     for (uint32_t i = 0; i < g->count; i++)
         json_object_del(options, g->axis[i].key);
     json_object_del(options, "command");
@@ -279,11 +276,12 @@ static json_t *variants_json(const struct aq_options *o, const json_t *variants)
     json_array_foreach((json_t *)variants, v, variant)
     {
         json_t *options = given ? json_object() : NULL;
-        for (size_t i = 0; i < AQ_ARRAY_LEN(variant_keys); i++) {
-            json_t *value = json_object_get(json_object_get(variant, "changes"), variant_keys[i]);
-            value = value ? value : json_object_get(given, variant_keys[i]);
+        for (size_t i = 0; i < AQ_PLAN_OPENS_COUNT; i++) {
+            json_t *value =
+                json_object_get(json_object_get(variant, "changes"), aq_plan_opens_key[i]);
+            value = value ? value : json_object_get(given, aq_plan_opens_key[i]);
             if (value)
-                aq_json_put(&options, variant_keys[i], json_incref(value));
+                aq_json_put(&options, aq_plan_opens_key[i], json_incref(value));
         }
         aq_json_add(&list, json_pack("{s:O, s:o}", "name", json_object_get(variant, "name"),
                                      "words", words_json(options)));
@@ -312,9 +310,14 @@ int aq_plan_points(json_t **ret, const struct aq_options *o, const struct aq_pla
                         o->html_points, count);
     }
     make_grid(&g, asked->p, o->html_points / count);
+    /* The work that a file says is that of all points, and is read once. */
+    const struct aq_planning *like = env->like;
+    if (o->input || o->lengths)
+        env->like = asked->p;
     aq_log_line(env->log, AQ_LOG_INFO, "--html: planning %llu points for the sliders",
                 (unsigned long long)(count * aq_plan_grid_points(&g)));
     rc = make_points(&points, o, asked, &g, variants, chosen, env, reterr);
+    env->like = like;
     if (rc == 0) {
         uint64_t requests = asked->p->requests_assumed ? 0 : asked->p->in.sequences;
         char took[AQ_SIZE_TEXT_MAX];

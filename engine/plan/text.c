@@ -63,7 +63,7 @@ static void put_plan(const json_t *plan, bool device, const struct aquifer_hooks
     const char *layers = json_string_value(json_object_get(plan, "kv_layers"));
     aq_hooks_outputf(hooks, "%s  formats     weights %s, KV %s, compute %s, policy %s%s%s%s%s\n",
                      device ? "\n" : "", text_of(plan, "weight_format"), text_of(plan, "kv_format"),
-                     text_of(plan, "compute"), text_of(plan, "kv_policy"), windows ? "; " : "",
+                     text_of(plan, "compute"), text_of(plan, "policy"), windows ? "; " : "",
                      windows ? windows : "", layers ? "; " : "", layers ? layers : "");
 }
 
@@ -201,9 +201,10 @@ static void put_sweep_plan(const json_t *row, const json_t *plan, const struct a
         aq_hooks_outputf(hooks, "  %10s", time);
     if (*money_text(money, row, "money"))
         aq_hooks_outputf(hooks, "  %10s", money);
-    aq_hooks_outputf(hooks, "  %.0f x %.0f  %s  bound by %s\n", number(plan, "micro_batch"),
-                     number(plan, "micro_batches"), text_of(plan, "placement"),
-                     text_of(row, "bound_by"));
+    aq_hooks_outputf(hooks, "  %.0f x %.0f  %s  %s/%s, policy %s  bound by %s\n",
+                     number(plan, "micro_batch"), number(plan, "micro_batches"),
+                     text_of(plan, "placement"), text_of(plan, "weight_format"),
+                     text_of(plan, "kv_format"), text_of(plan, "policy"), text_of(row, "bound_by"));
 }
 
 static void put_sweep(const json_t *rows, const struct aquifer_hooks *hooks)
@@ -289,7 +290,7 @@ static void put_workload(const json_t *w, const struct aquifer_hooks *hooks)
     aq_hooks_outputf(hooks, " tokens\n");
 }
 
-static void put_machine(const json_t *row, size_t rank, bool prices,
+static void put_machine(const json_t *row, size_t rank, bool prices, int policy_width,
                         const struct aquifer_hooks *hooks)
 {
     char money[AQ_MONEY_TEXT_MAX], million[AQ_MONEY_TEXT_MAX], hours[32] = "-";
@@ -306,8 +307,9 @@ static void put_machine(const json_t *row, size_t rank, bool prices,
     if (prices)
         aq_hooks_outputf(hooks, " %12s %12s", money_text(money, row, "money"),
                          money_text(million, row, "money_per_million"));
-    aq_hooks_outputf(hooks, "  %4s/%-4s %5.0f  %s%s\n", text_of(plan, "weight_format"),
-                     text_of(plan, "kv_format"), number(plan, "seats"), text_of(row, "bound_by"),
+    aq_hooks_outputf(hooks, "  %4s/%-4s %5.0f  %-*s  %s%s\n", text_of(plan, "weight_format"),
+                     text_of(plan, "kv_format"), number(plan, "seats"), policy_width,
+                     text_of(plan, "policy"), text_of(row, "bound_by"),
                      json_is_false(json_object_get(row, "met")) ? ", late" : "");
 }
 
@@ -331,20 +333,27 @@ void aq_plan_machines_text(const json_t *doc, const struct aquifer_hooks *hooks)
     const json_t *rows = json_object_get(doc, "machines"),
                  *money = json_object_get(json_object_get(doc, "ranking"), "money");
     bool prices = json_object_size(money) > 0;
-    size_t i;
+    size_t i, width = strlen("policy");
     json_t *row;
+    json_array_foreach((json_t *)rows, i, row)
+    {
+        size_t n = strlen(text_of(json_object_get(row, "plan"), "policy"));
+        width = n > width ? n : width;
+    }
     aq_hooks_outputf(hooks, "%s", text_of(doc, "model"));
     put_workload(json_object_get(doc, "workload"), hooks);
     put_invalid(json_object_get(json_object_get(doc, "workload"), "read"), hooks);
     aq_hooks_outputf(hooks, "      %-18s %9s %9s", "fastest first", "tok/s", "hours");
     if (prices)
         aq_hooks_outputf(hooks, " %12s %12s", "money", "per 1M tok");
-    aq_hooks_outputf(hooks, "  %9s %5s  %s\n", "weight/KV", "seats", "bound by");
-    json_array_foreach(rows, i, row) put_machine(row, i + 1, prices, hooks);
+    aq_hooks_outputf(hooks, "  %9s %5s  %-*s  %s\n", "weight/KV", "seats", (int)width, "policy",
+                     "bound by");
+    json_array_foreach(rows, i, row) put_machine(row, i + 1, prices, (int)width, hooks);
     put_ranking(money, hooks);
     if (!prices)
         aq_hooks_outputf(hooks, "--price %s=MONEY/h ranks by money, too\n",
                          text_of(json_array_get(rows, 0), "hardware"));
+    put_lines("warnings", json_object_get(doc, "warnings"), hooks);
 }
 
 /* A rate of a profile's section; "-" where it has none. */

@@ -74,10 +74,32 @@ class Machines(Rig):
         self.assertRegex(plain, r"in all \([\d.]+ h\), ")
         self.assertRegex(plain, r"\n  costs [\d.]+ USD, [\d.e-]+ USD a million generated tokens, at 0.5 USD an hour "
                                 r"\(--price\)\n")
+        swept = self.plan("--hardware", "t4-208gb", *JOB, "--sweep", "hardware=t4-208gb,l4-24gb", "--price",
+                          "l4-24gb=0.50 USD/h")["sweep"]
+        self.assertEqual([row["price_per_hour"] for row in swept], [None, "0.5 USD"])
         listed = self.text("plan", "--hardware", "list")
         for name in self.names():
             self.assertRegex(listed, rf"(?m)^{name} ")
         self.assertNotIn("price", listed)
+
+    def test_what_is_lossy_is_told_beside_its_rate(self):
+        here, job = "epyc-zen5-2vcpu", ["--shape", "opt-350m", "--prompt-len", "512", "--gen-len", "32",
+                                        "--micro-batch", "8", "--micro-batches", "1"]
+        page = self.path("page.html")
+        here_too = self.file("here.yaml", "machine: {cores: 4}\nhost: {memory: 16GB, memory_gb_s: 20}\n")
+        for words, policy in ([], "full"), (["--kv-read", "128"], "full, read 128"), (
+                ["--kv-policy", "snapkv", "--kv-budget", "256", "--kv-read", "128"], "snapkv 256, read 128"), (
+                ["--kv-policy", "h2o", "--kv-budget", "20%"], "h2o 20%"):
+            both = self.text("plan", "--hardware", f"{here},{here_too}", *job, *words)
+            self.assertRegex(both, rf"\n   [12]  {here} .* 8  {policy} +\w")
+            text = self.text("plan", "--hardware", here, *job, *words, "--sweep", "threads=1", "--html", page,
+                             "--html-points", "0")
+            self.assertRegex(text, rf"\n  formats .*, policy {policy}\n")
+            self.assertRegex(text, rf"\n  threads=1 .*, policy {policy}  bound by")
+            with open(page, encoding="utf-8") as f:
+                html = f.read()
+            self.assertIn(f", policy {policy}.</p>", html)
+            self.assertIn(f", {policy}</td></tr>", html)
 
     def test_a_profile_has_a_price_of_its_day(self):
         mine = self.file("mine.yaml", "machine: {name: Mine, cores: 32, price_per_hour: {value: 2 CHF, date: 2026-01-31}}\n"
@@ -106,6 +128,19 @@ class Machines(Rig):
         self.assertEqual([row["met"] for row in doc["machines"]], [True, False])
         self.assertIs(doc["deadline"]["met"], True)
         self.assertIs(self.document("plan", *words, "--deadline", "1ms", status=2)["deadline"]["met"], False)
+
+    def test_a_deadline_of_an_unknown_number_of_requests_is_neither_met_nor_missed(self):
+        words = [*JOB[:6], *JOB[8:], "--deadline", "1h"]
+        alone = self.plan("--hardware", "b200-180gb", *words)
+        doc = self.document("plan", "--hardware", "b200-180gb,v100-16gb", *words)
+        self.assertIsNone(alone["deadline"]["met"])
+        self.assertEqual(doc["deadline"], alone["deadline"])
+        self.assertEqual([row["met"] for row in doc["machines"]], [None, None])
+        warning = "--deadline says nothing without --requests"
+        self.assertIn(warning, alone["warnings"])
+        self.assertEqual(doc["warnings"], [warning])
+        self.assertIn("\nwarnings\n  " + warning, self.text("plan", "--hardware", "b200-180gb,v100-16gb", *words))
+        self.assertNotIn("warnings", self.text("plan", "--hardware", "b200-180gb,v100-16gb", *JOB, "--deadline", "9h"))
 
     def test_lengths_come_from_a_table(self):
         table = self.file("lengths.txt", "# prompt generated count\n32 8 3\n96 24\n")
@@ -161,6 +196,13 @@ class Machines(Rig):
                 (["plan", "--hardware", "all", *JOB, "--sweep", "threads=1,2"], "--sweep tells of one machine"),
                 (["plan", "--hardware", "all", *JOB, "--write-config", "x"], "--write-config tells of one"),
                 (["plan", "--hardware", "all", *JOB, "--price", "l4=1/h"], "--price: expected a file"),
+                (["plan", "--hardware", "t4-208gb,l4-24gb", *JOB, "--price", "b200-180gb=1/h"],
+                 "--price: expected a machine that is planned (t4-208gb, l4-24gb), found 'b200-180gb'"),
+                (["plan", "--hardware", "t4-208gb", *JOB, "--price", "t4-208gb=1/h", "--price", "l4-24gb=1/h"],
+                 "planned (t4-208gb), found 'l4-24gb'"),
+                (["plan", "--hardware", "t4-208gb", *JOB, "--sweep", "hardware=l4-24gb,v100-16gb", "--price",
+                  "b200-180gb=1/h"], "planned (t4-208gb, l4-24gb, v100-16gb), found"),
+                (["plan", *JOB, "--price", "l4-24gb=1/h"], "planned (local), found 'l4-24gb'"),
                 (["plan", "--hardware", "all", *JOB, "--price", "l4-24gb=1"], "expected HARDWARE=MONEY/h"),
                 (["plan", "--hardware", "all", *JOB, "--lengths", "x"], "leave out --prompt-len"),
                 (["plan", "--hardware", "all", "--shape", "opt-31b", *JOB[2:]], "opt-31b"),

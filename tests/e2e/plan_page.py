@@ -2,10 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page that `aquifer plan --html` writes, as text: what it says, that it needs nothing else, and
 that each point of its table is the plan that the program makes of the same options."""
+import ctypes
 import html.parser
 import json
+import os
 import re
 import shlex
+import struct
 import unittest
 
 from rig import MODEL, PROGRAM, Rig, refuse_constant
@@ -132,10 +135,48 @@ class PlanPage(Rig):
         self.assertIn([[10, 20], [20, 40]], [[axis["low"], axis["high"]] for axis in data["axes"]])
         self.check_points(data)
         self.write(self.many(12))
-        _, page, data = self.make("--input", self.input, "--html-points", "3")
+        _, page, data = self.make("--input", self.input, "--html-points", "3", "--prompt-template",
+                                  'It\'s "{prompt}"\\n\\\\n$HOME', "--price", f"{self.box}=1 CHF/h",
+                                  "--price", f"{self.box}=$2/h")
+        self.assertEqual(data["points"][0]["predicted"]["price_per_hour"], "$2")
         self.assertEqual([axis["key"] for axis in data["axes"]], ["host_memory"])
         self.assertIn(self.input, "".join(page.text))
         self.check_points({**data, "requests": None})
+
+    def test_a_table_of_lengths_has_no_sliders_for_them(self):
+        table = self.path("lengths.txt")
+        with open(table, "w", encoding="utf-8") as f:
+            f.write("20 12 9\n60 30 3\n")
+        for words, requests in ([], 12), (["--requests", "40"], 40):
+            _, page, data = self.make("--lengths", table, *words, "--allow", "int8",
+                                      "--html-points", "6")
+            self.assertEqual([axis["key"] for axis in data["axes"]], ["host_memory"])
+            self.assertEqual(data["requests"], requests)
+            self.assertIn(f"--lengths {table}", data["plan_words"])
+            self.assertIn(f"generated tokens, from {table}", "".join(page.text))
+            self.check_points(data)
+
+    def opened(self, path, *words):
+        """How often the program opens the file while it plans (inotify)."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        fd = libc.inotify_init1(os.O_NONBLOCK)
+        self.addCleanup(os.close, fd)
+        opened, closed = 0x20, 0x10  # IN_OPEN; alike ones that follow each other come as one event
+        self.assertGreaterEqual(libc.inotify_add_watch(fd, path.encode(), opened | closed), 0)
+        self.plan(*self.words, *words)
+        events = struct.iter_unpack("iIII", os.read(fd, 1 << 16))
+        return sum(mask == opened for _, mask, _, _ in events)
+
+    def test_a_file_is_read_as_often_as_without_the_page(self):
+        self.write(self.many(4))
+        table = self.path("lengths.txt")
+        with open(table, "w", encoding="utf-8") as f:
+            f.write("20 12 9\n")
+        for path, words in ((self.input, ["--input", self.input]), (table, ["--lengths", table])):
+            alone = self.opened(path, *words)
+            self.assertGreaterEqual(alone, 1)
+            self.assertEqual(self.opened(path, *words, "--html", self.page, "--html-points", "4"),
+                             alone)
 
     def test_what_was_chosen_of_several_things_is_a_variant(self):
         _, _, data = self.make(*self.lengths, "--host-memory", "96MiB", "--requests", "400", "--allow",
@@ -143,8 +184,19 @@ class PlanPage(Rig):
         names = [v["name"] for v in data["variants"]]
         self.assertEqual(names[:3], ["as asked for", "int4", "kv-int4"])
         self.check_points(data)
-        if data["variant"] == 3:
-            self.assertEqual(names[3], "int4 + kv-int4")
+        self.assertEqual(data["variant"], 3)  # on this box it is the fastest
+        self.assertEqual(names[3:], ["int4 + kv-int4"])
+
+    def test_reading_a_part_is_a_variant_too(self):
+        doc, _, data = self.make("--prompt-len", "200", "--gen-len", "40", "--allow",
+                                 "kv-int8,kv-read=96", "--html-points", "4")
+        self.assertEqual(doc["plan"]["kv"]["read"], 96)
+        names = [v["name"] for v in data["variants"]]
+        self.assertEqual(names, ["as asked for", "kv-int8", "kv-read=96", "kv-int8 + kv-read=96"])
+        self.assertEqual(data["variant"], 3)
+        self.assertEqual(["--kv-read 96" in v["words"] for v in data["variants"]],
+                         [False, False, True, True])
+        self.check_points(data)
 
     def test_the_number_of_points_is_bounded_and_none_leave_the_sliders_out(self):
         for count in (1, 5, 24):

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/aquifer.h"
+#include "engine/options/help_topics.h"
 #include "engine/options/options.h"
 #include "engine/options/table.h"
 #include "tests/test.h"
@@ -128,6 +129,13 @@ static void topics_have_help_of_their_own(void **state)
         assert_true(strcspn(at, "\n") <= 80);
     aquifer_free(words);
     aquifer_free(hardware);
+    for (uint32_t i = 0; i < aq_help_topic_count; i++) {
+        char line[64];
+        snprintf(line, sizeof(line), "help|%s", aq_help_topics[i].name);
+        char *text = text_of(line);
+        assert_true(lines_of(text) > 9);
+        aquifer_free(text);
+    }
 }
 
 static const struct CMUnitTest tests[] = {

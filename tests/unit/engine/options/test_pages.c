@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/options/help_topics.h"
 #include "engine/options/pages.h"
 #include "engine/options/table.h"
 #include "tests/test.h"
@@ -47,6 +48,50 @@ static void manual_pages_and_completions_name_every_option(void **state)
     free(zsh);
 }
 
+/* As the overview has them, too. */
+static void pages_and_completions_name_every_topic_of_help(void **state)
+{
+    char *bash = aq_options_bash(), *zsh = aq_options_zsh(), *page = aq_options_man(NULL);
+    char *overview = aq_options_help(NULL, false), line[64];
+    const char *at = strstr(bash, "    help)\n        words='");
+    assert_non_null(at);
+    at += strlen("    help)\n        words='");
+    for (uint32_t i = 0; i < aq_help_topic_count; i++) {
+        const char *name = aq_help_topics[i].name;
+        assert_null(aq_command_find(name)); /* help of a command */
+        snprintf(line, sizeof(line), " %s ", name);
+        assert_memory_equal(at, line, strlen(line)); /* one behind the other */
+        at += strlen(line) - 1;
+        snprintf(line, sizeof(line), "      '%s:", name);
+        assert_non_null(strstr(zsh, line));
+        snprintf(line, sizeof(line), "\\fBhelp %s\\fR\n", name);
+        assert_non_null(strstr(page, line));
+        snprintf(line, sizeof(line), "\n  %-10s", name);
+        assert_non_null(strstr(overview, line));
+    }
+    free(bash);
+    free(zsh);
+    free(page);
+    free(overview);
+}
+
+/* `info` has no machine here, and only `plan` lists them or ranks them by commas. */
+static void machines_are_offered_where_the_command_takes_them(void **state)
+{
+    static const struct {
+        const char *command, *words;
+    } table[] = {{"generate", " local "}, {"plan", " local all list "}, {"info", " all "}};
+    char *bash = aq_options_bash();
+    for (size_t i = 0; i < AQ_ARRAY_LEN(table); i++) {
+        char line[128];
+        snprintf(line, sizeof(line), "%s:--hardware)\n        option=known words='%s",
+                 table[i].command, table[i].words);
+        if (!strstr(bash, line))
+            fail_msg("%s: expected --hardware with%s", table[i].command, table[i].words);
+    }
+    free(bash);
+}
+
 static void lines_of_a_manual_page_are_no_requests_by_accident(void **state)
 {
     static const char *const requests[] = {".\\\"", ".TH", ".nh", ".ad",
@@ -67,6 +112,8 @@ static void lines_of_a_manual_page_are_no_requests_by_accident(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(manual_pages_and_completions_name_every_option),
+    cmocka_unit_test(pages_and_completions_name_every_topic_of_help),
+    cmocka_unit_test(machines_are_offered_where_the_command_takes_them),
     cmocka_unit_test(lines_of_a_manual_page_are_no_requests_by_accident),
 };
 

@@ -113,6 +113,26 @@ static void of_very_many_a_part_stands_for_all_in_no_order(void **state)
     aq_lengths_close(&p.lengths);
 }
 
+/* The rows behind it would be lost, and the plan would be of other work. */
+static void a_carriage_return_within_a_line_is_refused(void **state)
+{
+    static const char *const lines[] = {
+        "512 128\r100 20",
+        "# prompt generated\r512 128\r100 20",
+        "\r512 128",
+        "512 128\r\r",
+        "{\"prompt\": 5, \"generated\": 6}\r{\"prompt\": 7, \"generated\": 8}",
+    };
+    char text[256];
+    for (size_t i = 0; i < AQ_ARRAY_LEN(lines); i++) {
+        snprintf(text, sizeof(text), "8 8\r\n%s\r\n", lines[i]);
+        refuse(text, "line 2: expected lines that end with a line feed, found a carriage return");
+    }
+    struct aq_planning p = read_text("512 128\r\n# comment\r\n\r\n100 20\r", 0);
+    assert_int_equal(p.workload.sequences, 2);
+    aq_lengths_close(&p.lengths);
+}
+
 static void what_is_no_table_of_lengths_is_refused(void **state)
 {
     static const char *const lines[] = {"512",
@@ -161,6 +181,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(both_forms_say_the_same),
     cmocka_unit_test(requests_are_drawn_of_the_distribution),
     cmocka_unit_test(of_very_many_a_part_stands_for_all_in_no_order),
+    cmocka_unit_test(a_carriage_return_within_a_line_is_refused),
     cmocka_unit_test(what_is_no_table_of_lengths_is_refused),
 };
 
