@@ -316,7 +316,7 @@ static void a_file_of_errors_without_any_need_not_be_there(void **state)
     snprintf(more, sizeof(more), "\"overwrite\": true, \"errors\": \"%s\"",
              job_rig_path(rig, "e0.jsonl.gz"));
     assert_int_equal(run_shard(rig, "s0.jsonl", 0, more), 0);
-    assert_int_equal(job_rig_size(rig, "e0.jsonl.gz"), 0);
+    assert_true(job_rig_size(rig, "e0.jsonl.gz") > 0); /* a member without text */
     assert_int_equal(merge(rig, all, ""), 0);
     unlink(job_rig_path(rig, "e0.jsonl.gz"));
     assert_int_equal(merge(rig, all, "\"overwrite\": true"), 0);
