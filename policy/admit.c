@@ -20,6 +20,12 @@ static uint64_t pages_at(const struct aq_admit_limits *l, const struct aq_admit_
     return sum;
 }
 
+/* Pages of a prefix of so many slots. */
+static uint64_t prefix_pages(const struct aq_admit_limits *l, uint32_t slots)
+{
+    return (uint64_t)l->kinds->layers * (slots / l->page_slots);
+}
+
 static uint32_t passes_left(const struct aq_admit_length *of)
 {
     return of->last - of->now;
@@ -36,10 +42,14 @@ uint64_t aq_admit_peak_pages(const struct aq_admit_limits *limits,
     for (uint32_t e = 0; e <= count; e++) {
         uint32_t passes = e < count ? passes_left(seated + (size_t)e * kinds) : 0;
         uint64_t pages = 0;
+        uint32_t prefix = 0; /* what all since the last one that is left have of its pages */
         for (uint32_t i = 0; i < count; i++) {
             const struct aq_admit_length *of = seated + (size_t)i * kinds;
-            if (passes_left(of) >= passes)
-                pages += pages_at(limits, of, passes);
+            prefix = of->prefix < prefix ? of->prefix : prefix;
+            if (passes_left(of) < passes)
+                continue;
+            pages += pages_at(limits, of, passes) - prefix_pages(limits, prefix);
+            prefix = UINT32_MAX;
         }
         peak = aq_max_u64(peak, pages);
     }

@@ -14,6 +14,9 @@
 struct aq_admit_length {
     uint32_t now, last;
     uint32_t slots; /* fewer than `last` where keys are dropped; UINT32_MAX: no limit */
+    /* The first slots, in whole pages, lie in pages of the entry before as well: the same in all
+     * kinds, where no key is dropped. */
+    uint32_t prefix;
     /* Where heads of all layers share (policy/kv_cross.h): `whole` pages of a layer in the coming
      * pass, in which the prompt is not cut yet (0: it is); beside the slots above, which are of
      * growth, `packed` pages in all layers of the kind together. */
@@ -30,13 +33,15 @@ struct aq_admit_limits {
 };
 
 /* Most pages that are ever in use at once, in all layers together.
- *   seated [count][kinds]; sequences end at the latest when they reach `last`.  O(count^2). */
+ *   seated [count][kinds]; sequences end at the latest when they reach `last`, and a page stays
+ * until the last of those whose prefix lies in it has ended.  O(count^2). */
 uint64_t aq_admit_peak_pages(const struct aq_admit_limits *limits,
                              const struct aq_admit_length *seated, uint32_t count);
 
-/* May the newcomer, which is entry `count` of `seated`, take a seat, given the sequences seated in
- * the whole block before it and the prompt tokens already admitted to this micro-batch for the
- * pass?  A prompt longer than the token limit is admitted alone.  seated [count + 1][kinds]. */
+/* May the newcomer, one entry of `seated`, take a seat, given the `count` others, the sequences
+ * seated in the whole block, and the prompt tokens already admitted to this micro-batch for the
+ * pass?  prompt_tokens: its own that are to be computed.  More than the limit are admitted alone.
+ * seated [count + 1][kinds]. */
 bool aq_admit_one(const struct aq_admit_limits *limits, const struct aq_admit_length *seated,
                   uint32_t count, uint32_t admitted_tokens, uint32_t prompt_tokens);
 /* Lengths of a sequence from its prompt on, under the limits of its KV policy and in a model with

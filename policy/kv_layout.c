@@ -197,6 +197,7 @@ void aq_kv_layout_tables(struct aq_kv_table_layout *ret, const struct aq_plan *p
     }
     uint64_t pages = s->page_count[AQ_DEVICE] + s->page_count[AQ_HOST];
     ret->free = place(&ret->bytes, pages * sizeof(uint32_t));
+    ret->users = place(&ret->bytes, pages * sizeof(uint32_t));
 }
 
 uint64_t aq_kv_layout_transfer(const struct aq_plan *plan, uint32_t kv_heads)

@@ -113,6 +113,7 @@ struct aq_kv_table_layout {
     uint64_t len;         /* u32 [seats][layers][kv_heads]: slots kept of the prompt */
     uint64_t packed;      /* u32 [seats][layers] packed runs; 0: heads of all layers do not share */
     uint64_t free;        /* u32 [pages]: which of the pools' pages are free */
+    uint64_t users;       /* u32 [pages]: seats in whose tables a page is */
     uint64_t bytes;
 };
 void aq_kv_layout_tables(struct aq_kv_table_layout *ret, const struct aq_plan *plan,

@@ -16,9 +16,10 @@ struct aq_seating {
     bool begun;
 };
 
-static bool next_waiting(void *user, struct aq_sitter *ret)
+static bool next_waiting(void *user, uint32_t seat, struct aq_sitter *ret)
 {
     const struct aq_seating *s = user;
+    (void)seat;
     if (s->waiting == s->o.sequences)
         return false;
     const struct aq_length *l = &s->o.length[s->waiting * s->o.length_count / s->o.sequences];
@@ -62,8 +63,10 @@ int aq_seating_open(struct aq_seating **ret, const struct aq_seating_opts *opts,
             .kv = calloc((seats + 1) * kinds, sizeof(*s->arrays.kv)),
             .lengths = calloc((seats + 1) * kinds, sizeof(*s->arrays.lengths)),
             .prompt_rows = calloc(shape->micro_batches, sizeof(*s->arrays.prompt_rows)),
+            .order = calloc(seats, sizeof(*s->arrays.order)),
         };
-        if (s->turn && s->arrays.seat && s->arrays.kv && s->arrays.lengths && s->arrays.prompt_rows)
+        if (s->turn && s->arrays.seat && s->arrays.kv && s->arrays.lengths &&
+            s->arrays.prompt_rows && s->arrays.order)
             aq_seats_open(&s->seats, &o, &s->arrays);
     }
     if (!s || !s->seats.seat) {
@@ -87,6 +90,7 @@ void aq_seating_close(struct aq_seating *s)
     free(s->arrays.kv);
     free(s->arrays.lengths);
     free(s->arrays.prompt_rows);
+    free(s->arrays.order);
     free(s->turn);
     free(s);
 }
@@ -110,7 +114,7 @@ bool aq_seating_next(struct aq_seating *s, struct aq_pass_shape *shape, uint32_t
         aq_seats_count(&s->seats, i, &of->part[aq_seats_part(plan, i)]);
         bool decodes = t->seen > t->prompt;
         of->decode_rows += decodes;
-        of->prefill_rows += decodes ? 0 : t->prompt;
+        of->prefill_rows += decodes ? 0 : t->rows;
         of->logit_rows++;
     }
     for (uint32_t k = 0; k < plan->shape.micro_batches; k++) {

@@ -15,6 +15,7 @@ void aq_seats_open(struct aq_seats *s, const struct aq_seats_opts *opts,
         .seat = arrays->seat,
         .lengths = arrays->lengths,
         .prompt_rows = arrays->prompt_rows,
+        .order = arrays->order,
         .count = opts->plan->shape.micro_batch * opts->plan->shape.micro_batches,
         .filling = true,
     };
@@ -70,9 +71,10 @@ static void count_at_most(struct aq_admit_length *of)
     of->last += left;
 }
 
-/* Lengths in all kinds of layers of a seat, for admission. */
+/* Lengths in all kinds of layers of a seat, for admission, whose first `prefix` slots the entry
+ * before has, too. */
 static void put_lengths(const struct aq_seats *s, struct aq_admit_length *ret,
-                        const struct aq_seat *t)
+                        const struct aq_seat *t, uint32_t prefix)
 {
     uint32_t heads = s->opts.steps->kv_heads;
     for (uint32_t k = 0; k < s->opts.plan->kinds.count; k++) {
@@ -91,20 +93,31 @@ static void put_lengths(const struct aq_seats *s, struct aq_admit_length *ret,
                                               t->last - t->seen)
                      : aq_admit_length_of(&kv->limits, heads, t->prompt, t->max_new);
     }
+    for (uint32_t k = 0; k < s->opts.plan->kinds.count; k++)
+        ret[k].prefix = prefix;
     bool fast = not_fed(t) && feeds_many(s->opts.plan);
     for (uint32_t k = 0; fast && k < s->opts.plan->kinds.count; k++)
         count_at_most(&ret[k]);
 }
 
-/* Lengths of the sequences seated in a tier, for admission: each may hold one more key than now,
- * and leave one pass later than its length says, because micro-batches turn one after the other.  A
- * sequence seated in this very turn holds no slots yet, and its prompt after the pass. */
-static uint32_t list_lengths(struct aq_seats *s, enum aq_tier tier)
+/* Lengths of the sequences seated in a tier and of the one that asks for a seat there, behind the
+ * one that it shares most with.  Each may hold one more key than now, and leave one pass later than
+ * its length says, because micro-batches turn one after the other.  A sequence seated in this very
+ * turn holds no slots yet, and its prompt after the pass. */
+static uint32_t list_lengths(struct aq_seats *s, enum aq_tier tier, const struct aq_seat *asks)
 {
-    uint32_t count = 0, kinds = s->opts.plan->kinds.count;
-    for (uint32_t i = 0; i < s->count; i++) {
-        if (s->seat[i].taken && part_of(s, i)->tier == tier)
-            put_lengths(s, s->lengths + (size_t)count++ * kinds, &s->seat[i]);
+    uint32_t count = 0, kinds = s->opts.plan->kinds.count, prefix;
+    if (!asks->prefix)
+        put_lengths(s, s->lengths + (size_t)count++ * kinds, asks, 0);
+    for (uint32_t i = 0; i < s->seated; i++) {
+        const struct aq_seat_link *at = &s->order[i];
+        if (part_of(s, at->seat)->tier != tier)
+            continue;
+        bool behind = i && asks->prefix && s->order[i - 1].seat == asks->from;
+        prefix = behind && asks->prefix < at->prefix ? asks->prefix : at->prefix;
+        put_lengths(s, s->lengths + (size_t)count++ * kinds, &s->seat[at->seat], prefix);
+        if (asks->prefix && at->seat == asks->from)
+            put_lengths(s, s->lengths + (size_t)count++ * kinds, asks, asks->prefix);
     }
     return count;
 }
@@ -122,10 +135,13 @@ static bool may_sit(struct aq_seats *s, const struct aq_seat *t, enum aq_tier ti
         .seats_free = 1,
         .kinds = kinds,
     };
-    uint32_t count = tier == AQ_DISK ? 0 : list_lengths(s, tier);
-    s->steps += (uint64_t)(count + 1) * (count + 1) * kinds->count;
-    put_lengths(s, s->lengths + (size_t)count * kinds->count, t);
-    return aq_admit_one(&limits, s->lengths, count, rows, t->prompt);
+    uint32_t count = 1;
+    if (tier == AQ_DISK)
+        put_lengths(s, s->lengths, t, 0);
+    else
+        count = list_lengths(s, tier, t);
+    s->steps += (uint64_t)count * count * kinds->count;
+    return aq_admit_one(&limits, s->lengths, count - 1, rows, t->prompt - t->prefix);
 }
 
 static struct aq_seat_kv kv_of(const struct aq_seats *s, const struct aq_sitter *who, uint32_t kind)
@@ -142,6 +158,16 @@ static struct aq_seat_kv kv_of(const struct aq_seats *s, const struct aq_sitter 
     return kv;
 }
 
+/* Do all layers keep all keys of the sequence? */
+static bool drops_none(const struct aq_seats *s, const struct aq_seat *t)
+{
+    for (uint32_t k = 0; k < s->opts.plan->kinds.count; k++) {
+        if (t->kv[k].drops)
+            return false;
+    }
+    return true;
+}
+
 struct aq_seat aq_seats_seat(const struct aq_seats *s, const struct aq_sitter *who,
                              struct aq_seat_kv *kv)
 {
@@ -154,24 +180,77 @@ struct aq_seat aq_seats_seat(const struct aq_seats *s, const struct aq_sitter *w
     t.last = who->prompt + (who->max_new ? who->max_new - 1 : 0);
     for (uint32_t k = 0; k < s->opts.plan->kinds.count; k++)
         kv[k] = kv_of(s, who, k);
+    if (drops_none(s, &t)) {
+        uint32_t pages = aq_min_u64(who->prefix, t.prompt - 1) / s->opts.plan->shape.page_slots;
+        t.prefix = pages * s->opts.plan->shape.page_slots;
+        t.from = who->from;
+    }
     return t;
 }
 
-/* Empties the seat, or puts in the sequence that asked. */
+/* ---- prefixes ---------------------------------------------------------------------------- */
+
+bool aq_seats_lends(const struct aq_seats *s, uint32_t from, uint32_t to)
+{
+    const struct aq_seat *t = &s->seat[from];
+    const struct aq_part *part = part_of(s, from);
+    uint32_t each = s->opts.plan->shape.micro_batch;
+    bool coming = !t->seen || (t->rows && t->seen == t->prompt);
+    bool before = from < to && (from / each == to / each || !s->opts.plan->alternate);
+    return t->taken && part == part_of(s, to) && part->tier != AQ_DISK && !part->staged &&
+           part->side == AQ_ATTEND_DEVICE && !s->opts.plan->kv.residual.tokens &&
+           drops_none(s, t) && (before || !coming);
+}
+
+/* Puts a seat into the order, behind the one whose pages it begins with. */
+static void link_seat(struct aq_seats *s, uint32_t i)
+{
+    const struct aq_seat *t = &s->seat[i];
+    uint32_t at = 0;
+    while (t->prefix && s->order[at++].seat != t->from)
+        assert(at < s->seated);
+    for (uint32_t n = s->seated; n > at; n--)
+        s->order[n] = s->order[n - 1];
+    s->order[at] = (struct aq_seat_link){i, t->prefix};
+    if (t->prefix && at < s->seated && t->prefix < s->order[at + 1].prefix)
+        s->order[at + 1].prefix = t->prefix;
+    s->seated++;
+}
+
+static void unlink_seat(struct aq_seats *s, uint32_t i)
+{
+    uint32_t at = 0;
+    while (s->order[at].seat != i)
+        at++;
+    s->seated--;
+    if (at < s->seated && s->order[at].prefix < s->order[at + 1].prefix)
+        s->order[at + 1].prefix = s->order[at].prefix;
+    for (; at < s->seated; at++)
+        s->order[at] = s->order[at + 1];
+}
+
+/* Puts the sequence that asked into the seat. */
 static void fill_seat(struct aq_seats *s, uint32_t i, const struct aq_seat *t)
 {
     struct aq_seat_kv *kv = s->seat[i].kv;
-    s->seat[i] = t ? *t : (struct aq_seat){0};
+    s->seat[i] = *t;
     s->seat[i].kv = kv;
-    if (t)
-        memcpy(kv, t->kv, s->opts.plan->kinds.count * sizeof(*kv));
+    memcpy(kv, t->kv, s->opts.plan->kinds.count * sizeof(*kv));
+    link_seat(s, i);
+}
+
+static void empty_seat(struct aq_seats *s, uint32_t i)
+{
+    unlink_seat(s, i);
+    s->seat[i] = (struct aq_seat){.kv = s->seat[i].kv};
 }
 
 static void bind_prompt(struct aq_seats *s, uint32_t i)
 {
     struct aq_seat *t = &s->seat[i];
     uint32_t heads = s->opts.steps->kv_heads;
-    t->rows = t->seen = t->prompt;
+    t->rows = t->prompt - t->prefix;
+    t->seen = t->prompt;
     for (uint32_t k = 0; k < s->opts.plan->kinds.count; k++) {
         struct aq_seat_kv *kv = &t->kv[k];
         kv->held = kv->most = aq_kv_limits_held(&kv->limits, t->prompt, t->prompt);
@@ -180,7 +259,7 @@ static void bind_prompt(struct aq_seats *s, uint32_t i)
             kv->spare =
                 AQ_HEAD_BLOCK_SLOTS * aq_kv_cross_whole(&kv->limits, heads, t->prompt) - kv->held;
     }
-    s->prompt_rows[i / s->opts.plan->shape.micro_batch] += t->prompt;
+    s->prompt_rows[i / s->opts.plan->shape.micro_batch] += t->rows;
     if (s->opts.ops->bound)
         s->opts.ops->bound(s->opts.user, i);
 }
@@ -194,18 +273,19 @@ static void admit(struct aq_seats *s, uint32_t k)
     bool full[AQ_TIER_COUNT] = {false};
     if (!s->opts.refill && !s->filling)
         return;
-    for (uint32_t i = k * each; i < (k + 1) * each && s->opts.ops->next(s->opts.user, &who); i++) {
+    for (uint32_t i = k * each; i < (k + 1) * each; i++) {
         enum aq_tier tier = (enum aq_tier)part_of(s, i)->tier;
         if (s->seat[i].taken || full[tier])
             continue;
+        if (!s->opts.ops->next(s->opts.user, i, &who))
+            return;
         struct aq_seat t = aq_seats_seat(s, &who, s->asks);
         if (!may_sit(s, &t, tier, rows)) {
             full[tier] = true; /* later sequences must not overtake this one */
             continue;
         }
         fill_seat(s, i, &t);
-        s->seated++;
-        rows += t.prompt;
+        rows += t.prompt - t.prefix;
         s->opts.ops->sat(s->opts.user, i);
     }
 }
@@ -302,8 +382,7 @@ void aq_seats_turn(struct aq_seats *s, uint32_t k)
     for (uint32_t i = k * each; i < (k + 1) * each; i++) {
         if (!s->seat[i].taken || !s->opts.ops->ended(s->opts.user, i))
             continue;
-        fill_seat(s, i, NULL);
-        s->seated--;
+        empty_seat(s, i);
         s->filling = s->filling || s->seated == 0;
     }
     for (uint32_t i = k * each; i < (k + 1) * each; i++)
@@ -372,7 +451,9 @@ static void count_kind(const struct aq_seats *s, uint32_t i, uint32_t kind, stru
     if (t->seen > t->prompt) {
         count_decode(s, t, kv, policy.read, io);
     } else {
-        io->prefill_key_pairs += aq_seats_key_pairs(t->prompt, plan->kinds.kind[kind].window);
+        uint32_t window = plan->kinds.kind[kind].window;
+        io->prefill_key_pairs +=
+            aq_seats_key_pairs(t->prompt, window) - aq_seats_key_pairs(t->prefix, window);
         if (kv->drops)
             io->stat_key_pairs += aq_kv_policy_stat_pairs(&policy, &kv->limits, t->prompt);
     }
@@ -392,7 +473,7 @@ void aq_seats_count(const struct aq_seats *s, uint32_t seat, struct aq_part_shap
     if (t->seen > t->prompt)
         io->decode_rows += t->rows;
     else
-        io->prefill_rows += t->prompt;
+        io->prefill_rows += t->rows;
     for (uint32_t k = 0; k < s->opts.plan->kinds.count; k++)
         count_kind(s, seat, k, &io->kv[k]);
 }

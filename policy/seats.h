@@ -59,6 +59,8 @@ struct aq_seat {
     bool taken;
     uint32_t prompt, max_new;
     uint32_t given;        /* of its new tokens the first so many are known when it sits down */
+    uint32_t prefix;       /* of the prompt's tokens, the first so many lie in pages that seat */
+    uint32_t from;         /* `from` had when this one sat down, and are not computed again */
     uint32_t rows;         /* in the pass: the prompt's, those of given tokens, one, or 0 */
     uint32_t seen;         /* positions after the pass, kept or not; 0: the prompt is to come */
     uint32_t last;         /* most positions of the sequence */
@@ -70,12 +72,15 @@ struct aq_sitter {
     uint32_t prompt, max_new;
     uint32_t kv_prompt, kv_new; /* lengths that limit its KV, if not its own; 0: its own */
     uint32_t given;             /* tokens behind the prompt that are known; fewer than max_new */
+    uint32_t prefix, from;      /* its prompt begins with so many tokens of that of seat `from` */
 };
 
 /* Calls to the user of the seats. */
 struct aq_seats_ops {
-    /* The first waiting sequence; false: none waits. */
-    bool (*next)(void *user, struct aq_sitter *ret);
+    /* The first waiting sequence, which asks for this seat; false: none waits.  May name a prefix
+     * that aq_seats_lends: as much of it is shared as lies in whole pages, and one token of the
+     * prompt is left. */
+    bool (*next)(void *user, uint32_t seat, struct aq_sitter *ret);
     /* That sequence has this seat now. */
     void (*sat)(void *user, uint32_t seat);
     /* Has the sequence in this seat ended?  If so the seat is free when this returns. */
@@ -99,6 +104,10 @@ struct aq_seats_arrays {
     struct aq_seat_kv *kv;           /* [seats + 1][kinds]: of each seat, and of one that asks */
     struct aq_admit_length *lengths; /* [seats + 1][kinds] workspace of admission */
     uint32_t *prompt_rows;           /* [micro-batches] prompt rows of the coming pass */
+    /* [seats] the taken ones, and slots that each has in pages of the one before it. */
+    struct aq_seat_link {
+        uint32_t seat, prefix;
+    } * order;
 };
 
 struct aq_seats {
@@ -107,6 +116,7 @@ struct aq_seats {
     struct aq_seat_kv *asks;         /* [kinds] */
     struct aq_admit_length *lengths; /* [count + 1][kinds] */
     uint32_t *prompt_rows;           /* [micro-batches] */
+    struct aq_seat_link *order;      /* [seated] */
     uint32_t count, seated;
     bool filling;   /* without refill: the block is being filled, no sequence decodes yet */
     uint64_t steps; /* upper bound of admission's comparisons: the square of the seated sequences,
@@ -120,6 +130,12 @@ void aq_seats_open(struct aq_seats *s, const struct aq_seats_opts *opts,
 /* The seat as this sequence would find it, with kv[kinds] for its KV. */
 struct aq_seat aq_seats_seat(const struct aq_seats *s, const struct aq_sitter *who,
                              struct aq_seat_kv *kv);
+
+/* May a sequence that takes seat `to` begin with pages of the one in seat `from`?  Both seats have
+ * their pages in one pool, no key of the one in `from` is ever dropped, and its prompt is computed
+ * no later: of two prompts in one pass, the one in the lower seat, and of the same micro-batch where
+ * steps visit micro-batches up and down. */
+bool aq_seats_lends(const struct aq_seats *s, uint32_t from, uint32_t to);
 
 /* Between two passes, a micro-batch at a time, in the order of the program's TURN ops: sequences
  * that have ended leave, the others advance, and waiting ones take free seats. */

@@ -429,6 +429,7 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
         .pool = e->pool,
         .block = &e->block,
         .refill = e->opts.refill,
+        .share_prefixes = e->opts.share_prefixes && !e->opts.attention_stats,
         .replay = e->opts.replay,
         .serial = e->opts.serial,
         .open_disk = aq_disks_start,

@@ -67,6 +67,7 @@ struct aq_engine_opts {
     bool predict;             /* measure the machine and say what the plan will do */
     bool attention_stats;     /* watch how prompts attend (engine/exec/attention_stats.h) */
     bool refill;              /* a finished sequence's seat goes to a waiting one at once */
+    bool share_prefixes;      /* what prompts begin with alike is computed once (policy/seats.h) */
     const char *trace;        /* file for what the lanes did, written at close; NULL: none */
     const struct aq_log *log; /* NULL: silent */
 };

@@ -79,6 +79,7 @@ static void subtract(struct aq_engine_stats *s, const struct aq_engine_stats *b)
     s->decode_s -= b->decode_s;
     s->mixed_s -= b->mixed_s;
     s->prefill_tokens -= b->prefill_tokens;
+    s->shared_tokens -= b->shared_tokens;
     s->decode_tokens -= b->decode_tokens;
     s->generated_tokens -= b->generated_tokens;
     for (int l = 0; l < AQ_LANE_COUNT; l++) {
@@ -132,6 +133,7 @@ json_t *aq_report_build(const struct aq_engine *e, const struct aq_report_times 
     aq_json_put(&r, "requests", json_integer((json_int_t)t->requests));
     aq_json_put(&r, "errors", json_integer((json_int_t)t->errors));
     aq_json_put(&r, "prompt_tokens", json_integer((json_int_t)t->prompt_tokens));
+    aq_json_put(&r, "shared_tokens", json_integer((json_int_t)s.shared_tokens));
     aq_json_put(&r, "generated_tokens", json_integer((json_int_t)s.generated_tokens));
     aq_json_put(&r, "passes", json_integer((json_int_t)s.passes));
     aq_json_put(&r, "load_s", aq_json_real(fmax(0, t->load_s - s.pack_s)));

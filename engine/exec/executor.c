@@ -47,6 +47,7 @@ static void lay_out_rows(struct row_layout *c, struct aq_executor *x, const stru
         .kv = lay_out(c, (seats + 1) * kinds * sizeof(*at.kv)),
         .lengths = lay_out(c, (seats + 1) * kinds * sizeof(*at.lengths)),
         .prompt_rows = lay_out(c, s->micro_batches * sizeof(*at.prompt_rows)),
+        .order = lay_out(c, seats * sizeof(*at.order)),
     };
     struct aq_logits_stat *stat = lay_out(c, s->head_tile_rows * sizeof(*stat));
     struct exec_moves unused[2], *moves = x ? x->kv_moves : unused;

@@ -35,6 +35,7 @@ struct aq_executor_opts {
     /* 1 + the CPU that the lane's thread stays on, its pool being bound (aq_pool_bind); 0: any. */
     uint32_t compute_cpu, host_compute_cpu;
     bool refill, serial;
+    bool share_prefixes; /* prompts that begin alike are computed once, where pages allow it */
     bool replay; /* ops that compute do nothing; every chosen token is 0 */
     /* Opens the disk over the engine's files, with the executor's completions; NULL without moves
      * to and from disk. */

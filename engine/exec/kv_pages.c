@@ -9,6 +9,7 @@ struct pool {
     uint8_t *pages;
     uint64_t bytes, page_count;
     uint32_t *free_page; /* stack of page numbers */
+    uint32_t *users;     /* [page_count] seats that have the page */
     uint64_t free_count;
 };
 
@@ -180,10 +181,13 @@ static int take_pools(struct aq_kv *kv, struct aq_err *reterr)
         memset(kv->tables + kv->table.len, 0, kv->table.free - kv->table.len);
     kv->block = (uint8_t **)kv->tables;
     uint32_t *list = (uint32_t *)(kv->tables + kv->table.free);
+    uint32_t *users = (uint32_t *)(kv->tables + kv->table.users);
     for (int t = AQ_DEVICE; t <= AQ_HOST; t++) {
         struct pool *p = &kv->pool[t];
         p->free_page = list;
         list += p->page_count;
+        p->users = users;
+        users += p->page_count;
         for (uint64_t i = 0; i < p->page_count; i++)
             p->free_page[i] = (uint32_t)(p->page_count - 1 - i);
         p->free_count = p->page_count;
@@ -292,7 +296,9 @@ static void add_run(struct aq_kv *kv, uint32_t seat, uint32_t layer, uint32_t ru
         return;
     }
     assert(pool->free_count > 0);
-    table[run] = pool->pages + pool->free_page[--pool->free_count] * kv->page_bytes;
+    uint32_t page = pool->free_page[--pool->free_count];
+    pool->users[page] = 1;
+    table[run] = pool->pages + page * kv->page_bytes;
 }
 
 void aq_kv_grow(struct aq_kv *kv, uint32_t seat, uint32_t kind, uint32_t runs)
@@ -310,10 +316,36 @@ void aq_kv_grow(struct aq_kv *kv, uint32_t seat, uint32_t kind, uint32_t runs)
     *have = runs > *have ? runs : *have;
 }
 
+static uint32_t page_number(const struct aq_kv *kv, const struct pool *pool, const uint8_t *page)
+{
+    return (uint32_t)((size_t)(page - pool->pages) / kv->page_bytes);
+}
+
 static void give_page(struct aq_kv *kv, uint32_t seat, const uint8_t *page)
 {
     struct pool *pool = &kv->pool[kv->place[seat].tier];
-    pool->free_page[pool->free_count++] = (uint32_t)((size_t)(page - pool->pages) / kv->page_bytes);
+    uint32_t number = page_number(kv, pool, page);
+    assert(pool->users[number]);
+    if (--pool->users[number] == 0)
+        pool->free_page[pool->free_count++] = number;
+}
+
+void aq_kv_share(struct aq_kv *kv, uint32_t seat, uint32_t from, uint32_t runs)
+{
+    const struct aq_kv_kinds *kinds = kinds_of(kv);
+    struct pool *pool = &kv->pool[kv->place[seat].tier];
+    assert(kv->place[seat].tier == kv->place[from].tier && kv->place[seat].tier != AQ_DISK);
+    assert(runs % kv->page_runs == 0);
+    for (uint32_t layer = 0; layer < kinds->layers; layer++) {
+        uint8_t **to = table_of(kv, seat, layer), **table = table_of(kv, from, layer);
+        assert(runs <= runs_at(kv, from, layer) && runs_at(kv, seat, layer) == 0);
+        for (uint32_t run = 0; run < runs; run++) {
+            to[run] = table[run];
+            pool->users[page_number(kv, pool, to[run])] += run % kv->page_runs == 0;
+        }
+    }
+    for (uint32_t k = 0; k < kinds->count; k++)
+        *runs_of(kv, seat, k) = runs;
 }
 
 void aq_kv_shrink(struct aq_kv *kv, uint32_t seat, uint32_t kind, uint32_t runs)

@@ -57,6 +57,9 @@ void aq_kv_close(struct aq_kv *kv);
 /* Takes pages for this many runs, beside packed ones, in all layers of a kind of the seat; asserts
  * that the pool has them. */
 void aq_kv_grow(struct aq_kv *kv, uint32_t seat, uint32_t kind, uint32_t runs);
+/* Lets a seat that has no pages begin with those of seat `from`, which has them: its first `runs`
+ * runs in all layers, whole pages.  They are free once both have given them back. */
+void aq_kv_share(struct aq_kv *kv, uint32_t seat, uint32_t from, uint32_t runs);
 /* Gives the seat's pages back. */
 void aq_kv_release(struct aq_kv *kv, uint32_t seat);
 

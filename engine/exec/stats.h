@@ -10,6 +10,7 @@ struct aq_engine_stats {
     uint64_t passes, prefill_passes, decode_passes, mixed_passes;
     double prefill_s, decode_s, mixed_s;    /* mixed: a pass with prompt rows and decode rows */
     uint64_t prefill_tokens, decode_tokens; /* rows computed: prompt rows, decode rows */
+    uint64_t shared_tokens; /* of prompts, not computed: other prompts begin with them, too */
     uint64_t generated_tokens;
     uint64_t finished;
     uint32_t seated, waiting;

@@ -71,13 +71,41 @@ static struct aq_sitter sitter_of(const struct aq_sequence *s)
                               .given = s->given_count};
 }
 
-static bool next_waiting(void *user, struct aq_sitter *ret)
+/* Tokens at the beginning of the prompt of q whose KV the sequence s has, too, and whose logits
+ * nobody asks for. */
+static uint32_t prefix_of(const struct aq_executor *x, const struct aq_sequence *q,
+                          const struct aq_sequence *s)
+{
+    uint32_t n = 0, most = q->prompt_count - 1;
+    if (q->prompt_logprobs && q->prompt_from <= most)
+        most = q->prompt_from ? q->prompt_from - 1 : 0;
+    if (s->prompt_count < most)
+        most = s->prompt_count;
+    if (exec_position_first(x, q) != exec_position_first(x, s))
+        return 0;
+    while (n < most && q->prompt[n] == s->prompt[n])
+        n++;
+    return n;
+}
+
+/* The longest prefix that a seat may lend. */
+static bool next_waiting(void *user, uint32_t seat, struct aq_sitter *ret)
 {
     const struct aq_executor *x = user;
     const struct aq_sequence *q = x->waiting.first;
-    if (q)
-        *ret = sitter_of(q);
-    return q;
+    if (!q)
+        return false;
+    *ret = sitter_of(q);
+    for (uint32_t i = 0; x->opts.share_prefixes && i < x->seats.count; i++) {
+        if (!aq_seats_lends(&x->seats, i, seat))
+            continue;
+        uint32_t prefix = prefix_of(x, q, x->seat[i].sequence);
+        if (prefix > ret->prefix) {
+            ret->prefix = prefix;
+            ret->from = i;
+        }
+    }
+    return true;
 }
 
 static void has_sat(void *user, uint32_t seat)
@@ -137,17 +165,20 @@ static void bind_prefill(struct aq_executor *x, struct exec_batch *b, uint32_t s
 {
     const struct aq_sequence *s = x->seat[seat].sequence;
     uint32_t first = b->row_count, n = s->prompt_count, position = exec_position_first(x, s);
-    for (uint32_t i = 0; i < n; i++) {
-        b->id[first + i] = s->prompt[i];
-        b->position[first + i] = position + i;
+    uint32_t from = x->seats.seat[seat].prefix;
+    for (uint32_t i = from; i < n; i++) {
+        uint32_t row = first + i - from;
+        b->id[row] = s->prompt[i];
+        b->position[row] = position + i;
         if (s->prompt_logprobs && i + 1 < n && i + 1 >= s->prompt_from)
-            add_logit_row(b, first + i, seat, (int32_t)i);
+            add_logit_row(b, row, seat, (int32_t)i);
     }
-    add_logit_row(b, first + n - 1, seat, -1);
-    b->row_count += n;
-    b->prefill_rows += n;
+    add_logit_row(b, first + n - from - 1, seat, -1);
+    b->row_count += n - from;
+    b->prefill_rows += n - from;
+    x->stats.shared_tokens += from;
     b->prefill_seat[b->prefill_count] = seat;
-    b->prefill[b->prefill_count++] = (struct aq_attn_seq){.row = first, .rows = n};
+    b->prefill[b->prefill_count++] = (struct aq_attn_seq){.row = first, .rows = n - from};
 }
 
 /* Makes a seat's rows for the coming pass: one decode row or those of given tokens, or its prompt.
@@ -157,6 +188,8 @@ static void bind(void *user, uint32_t seat)
     struct aq_executor *x = user;
     const struct aq_seat *at = &x->seats.seat[seat];
     struct exec_batch *b = &x->batch[seat / x->plan->shape.micro_batch];
+    if (at->prefix && at->seen == at->prompt)
+        aq_kv_share(x->kv, seat, at->from, at->prefix / AQ_HEAD_BLOCK_SLOTS);
     for (uint32_t k = 0; k < x->plan->kinds.count; k++) {
         const struct aq_seat_kv *kv = &at->kv[k];
         if (x->plan->kv.residual.tokens) {

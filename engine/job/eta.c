@@ -319,9 +319,10 @@ double aq_progress_eta_s(const struct aq_job *j, const struct aq_run_view *view,
     const struct aq_engine_stats *s = &view->stats;
     if (view->done >= j->pending)
         return 0;
-    if (!s->passes || !s->prefill_tokens)
+    uint64_t tokens = s->prefill_tokens + s->shared_tokens;
+    if (!s->passes || !tokens)
         return -1;
-    double prompts = (double)j->workload.prompt_sum, read = (double)s->prefill_tokens;
+    double prompts = (double)j->workload.prompt_sum, read = (double)tokens;
     double begun_s = view->in_pass ? view->pass_begin_s : now_s; /* the end of the last pass */
     double passes_s = begun_s - view->first_pass_s;
     bool generates = j->workload.total_sum > j->workload.prompt_sum;

@@ -58,7 +58,7 @@ struct aq_options {
     char *cache_dir;
     uint32_t micro_batch, micro_batches, micro_batch_tokens, context, threads;
     int weight_format, kv_format, compute; /* enum aq_dtype or -1 = auto (default) */
-    bool refill;                           /* default true */
+    bool refill, share_prefixes;           /* default true */
     bool deterministic;
     uint64_t seed;
     char *report, *trace, *metrics_file;

@@ -46,6 +46,18 @@ static void draw_one(struct crowd_one *o, struct dice *d, uint32_t prompt_max, u
     s->prompt_tops = s->prompt_logprobs && s->top_count > 0 ? o->prompt_tops : NULL;
 }
 
+/* Lets a sequence begin as an earlier one does, or as long as that is. */
+static void begin_alike(struct crowd *c, uint32_t i, uint64_t seed)
+{
+    struct dice d = {seed, 0x616c696b65, i};
+    const struct crowd_one *from = &c->one[i ? roll(&d, i) : 0];
+    struct crowd_one *o = &c->one[i];
+    uint32_t same = o->s.prompt_count - (uint32_t)roll(&d, 5) % o->s.prompt_count;
+    same = same < from->s.prompt_count ? same : from->s.prompt_count;
+    if (i && roll(&d, 3))
+        memcpy(o->prompt, from->prompt, same * sizeof(*o->prompt));
+}
+
 void crowd_draw(struct crowd *c, uint64_t seed, uint32_t count, uint32_t prompt_max,
                 uint32_t tokens_max, uint32_t vocab)
 {
@@ -55,6 +67,7 @@ void crowd_draw(struct crowd *c, uint64_t seed, uint32_t count, uint32_t prompt_
     c->work = (struct aq_workload){.sequences = count, .prompt_max = 1, .total_max = 1};
     for (uint32_t i = 0; i < count; i++) {
         draw_one(&c->one[i], &d, prompt_max, tokens_max, vocab);
+        begin_alike(c, i, seed);
         const struct aq_sequence *s = &c->one[i].s;
         uint32_t total = s->prompt_count + s->max_tokens;
         struct aq_workload *w = &c->work;
@@ -501,6 +514,7 @@ void drawn_plan(struct drawn *d, uint64_t seed, uint64_t number, const struct dr
     o->micro_batch_tokens = roll(&dice, 2) ? 1 + (uint32_t)roll(&dice, 200) : 0;
     o->serial = roll(&dice, 4) == 0;
     o->refill = roll(&dice, 4) > 0;
+    o->share_prefixes = (number / 3 + o->serial) % 4 > 0;
     o->fuse_layer = roll(&dice, 4) == 0;
     o->alternate = roll(&dice, 2) == 0;
     o->io = PICK(&dice, io);

@@ -33,9 +33,10 @@ enum {
 enum { TRAINED_VOCAB = 4096, VOCAB = 512, CONTEXT = 128, DTYPES = AQ_DTYPE_COUNT };
 
 /* Whose policies are drawn: any, those that go with KIVI's formats, those whose heads of all layers
- * share, or those whose rows read a part of what is held; or any, with KV in the memory of the
- * products, where given tokens are taken in several at a time. */
-enum drawing { ANY_POLICY, KIVI, CROSS, READING, GOING_ON };
+ * share, those whose rows read a part of what is held, or none, where prompts that begin alike
+ * share; or any, with KV in the memory of the products, where given tokens are taken in several at
+ * a time. */
+enum drawing { ANY_POLICY, KIVI, CROSS, READING, SHARING, GOING_ON };
 
 #define SLOTS(n)                                                                                   \
     {                                                                                              \
@@ -65,7 +66,7 @@ static struct {
     struct crowd *crowd;
     uint32_t now; /* the model drawn */
     uint64_t seed;
-    unsigned ran, refused, dropped, host_products, went_on, fed_many, lanes[AQ_LANE_COUNT];
+    unsigned ran, refused, dropped, host_products, went_on, fed_many, shared, lanes[AQ_LANE_COUNT];
 } rig;
 
 /* What was running, should the program not come back from it. */
@@ -269,6 +270,15 @@ static void draw_reading(struct drawn *d, uint64_t number)
     }
 }
 
+/* All keys, in the memory of the products, but for every eighth draw. */
+static void draw_sharing(struct drawn *d, uint64_t number)
+{
+    d->opts.kv = (struct aq_kv_policy){0};
+    d->opts.share_prefixes = true;
+    if (aq_prng_below(rig.seed, number, 4300, 8))
+        bring_home(d);
+}
+
 static void run_draw(uint64_t number, enum drawing what)
 {
     rig.now = number % 2 ? 1 + (uint32_t)(number / 2 % (MODELS - 1)) : 0;
@@ -283,7 +293,7 @@ static void run_draw(uint64_t number, enum drawing what)
         bring_home(&d);
     } else if (what != ANY_POLICY) {
         static void (*const draw[])(struct drawn *, uint64_t) = {NULL, draw_kivi, draw_cross,
-                                                                 draw_reading};
+                                                                 draw_reading, draw_sharing};
         draw[what](&d, number);
         policy = DRAWN_KV - 1;
     }
@@ -330,7 +340,8 @@ static void run_draw(uint64_t number, enum drawing what)
                      (unsigned long long)st.lane[l].bytes);
     }
     rig.went_on += goes_on;
-    rig.fed_many += st.prefill_tokens > rig.crowd->work.prompt_sum;
+    rig.fed_many += st.prefill_tokens + st.shared_tokens > rig.crowd->work.prompt_sum;
+    rig.shared += st.shared_tokens > 0;
     rig.host_products += aq_program_host_products(&aq_engine_block(e)->program);
     aq_engine_close(e);
     rig.ran++;
@@ -349,8 +360,9 @@ static void tokens_do_not_depend_on_where_things_live(void **state)
     print_message("%u ran, %u were refused; of them used", rig.ran, rig.refused);
     for (int l = AQ_LANE_HOST_COMPUTE; l < AQ_LANE_CONTROL; l++)
         print_message(" %s %u", aq_lane_name((enum aq_lane)l), rig.lanes[l]);
-    print_message("; products on the host %u; %u went on, %u of them with several tokens a pass\n",
-                  rig.host_products, rig.went_on, rig.fed_many);
+    print_message("; products on the host %u; %u went on, %u of them with several tokens a pass; "
+                  "%u shared prefixes\n",
+                  rig.host_products, rig.went_on, rig.fed_many, rig.shared);
     if (draws < 30)
         return;
     /* Or else it is not placements that are tested here. */
@@ -404,6 +416,18 @@ static void neither_do_they_where_rows_read_a_part(void **state)
                                8 * rig.lanes[AQ_LANE_HOST_COMPUTE] >= draws));
 }
 
+static void neither_do_they_where_prompts_share_what_they_begin_with(void **state)
+{
+    (void)state;
+    uint64_t draws = setting("AQ_PLACEMENT_DRAWS", DRAWS) / 2;
+    uint64_t first = setting("AQ_PLACEMENT_FIRST", 0);
+    rig.ran = rig.refused = rig.shared = 0;
+    for (uint64_t i = 0; i < draws; i++)
+        run_draw(first + i, SHARING);
+    print_message("%u of %u ran, %u shared\n", rig.ran, (unsigned)draws, rig.shared);
+    assert_true(draws < 30 || 2 * rig.shared >= draws);
+}
+
 static void going_on_from_given_tokens_gives_what_generating_them_gave(void **state)
 {
     (void)state;
@@ -422,6 +446,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(neither_do_they_where_keys_are_kivi_s_codes),
     cmocka_unit_test(neither_do_they_where_heads_of_all_layers_share),
     cmocka_unit_test(neither_do_they_where_rows_read_a_part),
+    cmocka_unit_test(neither_do_they_where_prompts_share_what_they_begin_with),
     cmocka_unit_test(going_on_from_given_tokens_gives_what_generating_them_gave),
 };
 

@@ -35,9 +35,10 @@ static uint32_t roll(const struct rig *r, uint64_t what, uint64_t i, uint32_t be
     return (uint32_t)aq_prng_below(r->seed, what, i, below);
 }
 
-static bool next_waiting(void *user, struct aq_sitter *ret)
+static bool next_waiting(void *user, uint32_t seat, struct aq_sitter *ret)
 {
     const struct rig *r = user;
+    (void)seat;
     if (r->waiting == SEQUENCES)
         return false;
     uint32_t most = r->length[r->waiting].max_new;
@@ -346,11 +347,11 @@ static void open_rig(struct rig *r, uint64_t seed)
     static const struct aq_seats_ops ops = {next_waiting, has_sat, has_ended, bound, cut};
     const struct aq_block_shape *s = &r->block.plan.shape;
     size_t seats = (size_t)s->micro_batch * s->micro_batches, kinds = r->block.plan.kinds.count;
-    r->at = (struct aq_seats_arrays){calloc(seats, sizeof(*r->at.seat)),
-                                     calloc((seats + 1) * kinds, sizeof(*r->at.kv)),
-                                     calloc((seats + 1) * kinds, sizeof(*r->at.lengths)),
-                                     calloc(s->micro_batches, sizeof(*r->at.prompt_rows))};
-    assert_true(r->at.seat && r->at.kv && r->at.lengths && r->at.prompt_rows);
+    r->at = (struct aq_seats_arrays){
+        calloc(seats, sizeof(*r->at.seat)), calloc((seats + 1) * kinds, sizeof(*r->at.kv)),
+        calloc((seats + 1) * kinds, sizeof(*r->at.lengths)),
+        calloc(s->micro_batches, sizeof(*r->at.prompt_rows)), calloc(seats, sizeof(*r->at.order))};
+    assert_true(r->at.seat && r->at.kv && r->at.lengths && r->at.prompt_rows && r->at.order);
     struct aq_seats_opts opts = {&r->steps, &r->block.plan, true, &ops, r};
     aq_seats_open(&r->seats, &opts, &r->at);
 }
@@ -378,6 +379,7 @@ static void close_rig(struct rig *r)
     free(r->at.kv);
     free(r->at.lengths);
     free(r->at.prompt_rows);
+    free(r->at.order);
 }
 
 static void layers_hold_what_their_rules_say(void **state)
