@@ -609,6 +609,31 @@ static int settle_read(struct aq_kv_policy *p, const struct aq_kv_options *o, st
     return 0;
 }
 
+/* Whether positions are those in the cache. */
+static int settle_positions(struct aq_kv_policy *p, const struct aq_kv_options *o,
+                            struct aq_err *reterr)
+{
+    const struct aq_kv_policy_desc *desc = aq_kv_policy_desc(p);
+    if (!o->positions_given || o->positions == AQ_KV_POSITIONS_TEXT)
+        return 0;
+    const char *why =
+        !aq_kv_policy_drops(p)
+            ? "it keeps every token, whose position in the cache is that in the text"
+        : p->bulk ? "keys are dropped in bulk (--kv-decode), and those that are left would have to "
+                    "be turned again"
+        : aq_kv_policy_grows(p)
+            ? "it gives up none of the tokens that come after the prompt (grow), whose positions "
+              "would pass the model's all the same"
+            : "each new key takes the place of any dropped one (overwrite), and every newer key "
+              "would move with it";
+    p->positions = o->positions;
+    return desc->can_close ? 0
+                           : aq_error(reterr, -EINVAL,
+                                      "--kv-policy %s: --kv-positions cache does not go with it: "
+                                      "%s; --kv-policy window has it, or --kv-positions text",
+                                      desc->name, why);
+}
+
 /* The variants restate other programs, so they take no further options. */
 static int check_variant(const struct aq_kv_policy *p, const struct aq_kv_options *o,
                          struct aq_err *reterr)
@@ -725,6 +750,7 @@ int aq_kv_policy_resolve(struct aq_kv_policy *ret, const struct aq_kv_options *o
     if (rc == 0 && p.bulk)
         rc = check_bulk(&p, o, reterr);
     rc = rc < 0 ? rc : settle_read(&p, o, reterr);
+    rc = rc < 0 ? rc : settle_positions(&p, o, reterr);
     if (rc == 0)
         *ret = p;
     return rc;
@@ -734,6 +760,11 @@ int aq_kv_policy_check_layers(const struct aq_kv_policy *p, const struct aq_mode
                               struct aq_err *reterr)
 {
     bool chooses = !p->read;
+    if (p->positions == AQ_KV_POSITIONS_CACHE && !m->rotary.dims)
+        return aq_error(reterr, -EINVAL,
+                        "--kv-positions cache: the model adds positions to the embedding, where no "
+                        "cache can change them; it needs a model with rotary positions, or "
+                        "--kv-positions text");
     for (uint32_t i = 0; i < m->step_count && !chooses; i++) {
         const struct aq_step_desc *d = &m->step[i];
         chooses = d->kind == AQ_STEP_ATTENTION && d->layer >= p->read_dense && !d->window;
@@ -751,9 +782,39 @@ int aq_kv_policy_check_layers(const struct aq_kv_policy *p, const struct aq_mode
                     p->read_dense, m->layers);
 }
 
-int aq_kv_policy_check_context(const struct aq_kv_policy *p, uint32_t context,
+/* Sequences may be longer than the model's positions where what is held has room among them. */
+static int check_longer(const struct aq_kv_policy *p, uint32_t context, uint32_t known,
+                        struct aq_err *reterr)
+{
+    struct aq_kv_limits l;
+    if (p->positions != AQ_KV_POSITIONS_CACHE)
+        return aq_error(reterr, -EINVAL,
+                        "--context %u: the model knows %u positions; only --kv-policy window with "
+                        "--kv-positions cache goes on behind them",
+                        context, known);
+    if (!aq_kv_policy_in_slots(p))
+        return aq_error(reterr, -EINVAL,
+                        "--context %u: the model knows %u positions, and a share of longer "
+                        "sequences may need more; expected --kv-budget or --kv-recent in slots",
+                        context, known);
+    aq_kv_policy_limits(&l, p, 1, 1, 0, 1);
+    return l.slots <= known
+               ? 0
+               : aq_error(reterr, -EINVAL,
+                          "--context %u: the model knows %u positions, and %u sinks and the newest "
+                          "%u tokens need more; expected fewer --kv-recent",
+                          context, known, l.sinks, l.recent_decode);
+}
+
+int aq_kv_policy_check_context(const struct aq_kv_policy *p, uint32_t context, uint32_t known,
                                struct aq_err *reterr)
 {
+    if (context > known) {
+        int rc = check_longer(p, context, known, reterr);
+        if (rc < 0)
+            return rc;
+        context = known;
+    }
     const struct aq_kv_amount *const amount[] = {&p->budget, &p->heavy, &p->recent, &p->floor,
                                                  &p->drop};
     static const char *const name[] = {"--kv-budget", "--kv-heavy", "--kv-recent", "--kv-floor",

@@ -63,12 +63,9 @@ int aq_planned_check_gpu(const struct aq_engine_opts *choices, struct aq_err *re
 int aq_planned_context(uint32_t *ret, const struct aq_model_steps *steps,
                        const struct aq_engine_opts *choices, struct aq_err *reterr)
 {
-    if (choices->context > steps->context)
-        return aq_error(reterr, -EINVAL, "--context %u: the model knows %u positions",
-                        choices->context, steps->context);
     *ret = choices->context ? choices->context : steps->context;
     int rc = aq_kv_policy_check_layers(&choices->kv, steps, reterr);
-    return rc < 0 ? rc : aq_kv_policy_check_context(&choices->kv, *ret, reterr);
+    return rc < 0 ? rc : aq_kv_policy_check_context(&choices->kv, *ret, steps->context, reterr);
 }
 
 uint64_t aq_planned_usable(enum aq_tier tier, uint64_t bytes)

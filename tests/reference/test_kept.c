@@ -156,6 +156,7 @@ static void run_engine_in(enum aq_dtype kv_format, const char *dir, const struct
                                   .weight_format = AQ_F32,
                                   .kv_format = (int)kv_format,
                                   .kv = *kv,
+                                  .context = kv->positions ? 400 : 0,
                                   .threads = 1,
                                   .host_memory = AQ_GIB,
                                   .isa = using_isa(isa_of(draw)),
@@ -808,6 +809,33 @@ static void windows_are_those_of_the_reference(void **state)
     assert_true(y.sets > 1000 && y.dropped > 10000);
 }
 
+/* Sequences go on behind the model's context. */
+static void positions_in_the_cache_are_those_of_the_literal_loop(void **state)
+{
+    static const struct random_model shapes[] = {
+        {RANDOM_LLAMA, 2, 96, 6, 2, 16, 97, 44, 2},
+        {RANDOM_NEOX, 2, 64, 4, 4, 16, 97, 44, 2},
+        {RANDOM_QWEN3, 2, 48, 7, 1, 16, 97, 44, 1.5f},
+        {RANDOM_MISTRAL, 3, 64, 6, 2, 12, 97, 44, 2, .window = 19, .full_layers = 2},
+    };
+    struct tally y = {0};
+    for (uint32_t i = 0; i < AQ_ARRAY_LEN(shapes); i++) {
+        const char *dir = write_model(&shapes[i], 80 + i);
+        struct ref_model *m = ref_model_open(dir);
+        for (uint32_t n = 0; n < (TEST_SLOW ? 2 : 8); n++) {
+            struct asked a = {{.policy = "window", .sinks_given = true, .sinks = n % 5},
+                              REF_WINDOW};
+            a.options.budget = asked_slots(3 + n + 5 * i);
+            a.options.positions_given = true;
+            a.options.positions = AQ_KV_POSITIONS_CACHE;
+            compare_crowd(&y, dir, m, &a, 400 + 10 * i + n, 40);
+        }
+        ref_model_close(m);
+    }
+    report("positions in the cache", &y);
+    assert_true(y.sets > 1000 && y.dropped > 10000);
+}
+
 enum { WHOLE = 37, WHOLE_FED = 20 };
 
 /* One run of a policy; the caller closes *ret. */
@@ -964,6 +992,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_model_s_kivi_cache_is_the_literal_quantiser_s),
     cmocka_unit_test(the_trained_model_keeps_what_the_reference_keeps),
     cmocka_unit_test(windows_are_those_of_the_reference),
+    cmocka_unit_test(positions_in_the_cache_are_those_of_the_literal_loop),
     cmocka_unit_test(windows_of_others_change_no_bit),
     cmocka_unit_test(budgets_of_the_whole_sequence_change_no_bit),
     cmocka_unit_test(heads_that_share_nothing_are_those_of_one_table),
