@@ -53,6 +53,12 @@ static int read_lengths(struct aq_planning *p, struct aq_err *reterr)
                         "workload: prompts of %u and %u generated tokens do not fit a context of "
                         "%u",
                         p->prompt[1], p->gen[1], p->context);
+    uint32_t positions = p->model->steps.context;
+    if (p->prompt[1] > positions)
+        return aq_error(reterr, -EINVAL,
+                        "workload: prompts of %u tokens are attended whole, and the model knows %u "
+                        "positions; --context %u goes on behind them with new tokens alone",
+                        p->prompt[1], positions, p->context);
     uint64_t requests = o->requests;
     bool range = p->prompt[0] < p->prompt[1] || p->gen[0] < p->gen[1];
     uint64_t seats = (uint64_t)o->micro_batch * (o->micro_batches ? o->micro_batches : 1);

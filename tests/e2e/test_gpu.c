@@ -725,6 +725,12 @@ static void what_cannot_be_had_is_said(void **state)
     struct aq_kv_options ada = {.policy = "ada-pyramid", .budget = {AQ_KV_SHARE, 0, 0.5}};
     assert_int_equal(aq_kv_policy_resolve(&o.kv, &ada, NULL), 0);
     expect_refusal(&o, -EINVAL, "--device cpu, or --kv-policy pyramidkv");
+    struct aq_kv_options closing = {.policy = "window",
+                                    .budget = {AQ_KV_SLOTS, 16, 0},
+                                    .positions_given = true,
+                                    .positions = AQ_KV_POSITIONS_CACHE};
+    assert_int_equal(aq_kv_policy_resolve(&o.kv, &closing, NULL), 0);
+    expect_refusal(&o, -EINVAL, "--kv-positions cache: queries are turned in front of sinks");
     o.kv = (struct aq_kv_policy){0};
     o.deterministic = true;
     o.attention = attended("split:20%");
