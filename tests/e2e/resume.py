@@ -26,6 +26,8 @@ PLACES = ("weights=0/100/0 kv=0/100/0 hidden=0/100/0", "weights=30/20/50 kv=20/2
           "weights=0/0/100 kv=0/100/0 hidden=0/100/0", "weights=50/50/0 kv=0/100/0 hidden=100/0/0",
           "weights=0/60/40 kv=100/0/0 hidden=0/100/0")
 
+CLOSE = ("--kv-policy", "window", "--kv-budget", "40", "--kv-positions", "cache")
+
 
 class Families(Rig):
     def words(self, *words, **how):
@@ -93,6 +95,26 @@ class Families(Rig):
     def test_rows_that_read_a_part_of_what_is_kept(self):
         self.goes_on(LLAMA, "--kv-read", "96", "--kv-read-dense", "0",
                      places=tuple(p for p in PLACES if "kv=0/" in p))
+
+    def test_positions_in_the_cache_go_on_behind_the_context(self):
+        self.goes_on(dict(LLAMA, max_position_embeddings=96), *CLOSE, "--context", "600")
+
+    def test_positions_are_part_of_what_results_are(self):
+        self.write_job(LLAMA)
+        self.write([{"id": 1, "prompt": [5, 6, 7], "max_tokens": 3}])
+        self.generate(*CLOSE)
+        self.assertIn("kv_positions", self.generate(*CLOSE[:4], status=1).stderr.decode())
+        self.generate(*CLOSE)
+
+    def test_a_prompt_is_no_longer_than_what_the_model_knows(self):
+        self.write_job(dict(LLAMA, max_position_embeddings=96))
+        self.write([{"id": n, "prompt": [5] * n, "max_tokens": 60, "ignore_eos": True} for n in (96, 97)])
+        said = self.generate(*CLOSE[:4], "--context", "600", status=1).stderr.decode()
+        self.assertIn("the model knows 96 positions; only --kv-policy window with", said)
+        self.generate(*CLOSE, "--context", "600", "--on-error", "skip", status=None)
+        whole, cut = sorted(self.results().values(), key=lambda row: row["id"])
+        self.assertEqual(len(whole["tokens"]), 60)
+        self.assertIn("exceeds the positions that the model knows", json.dumps(cut))
 
     def test_what_is_read_is_part_of_what_results_are(self):
         self.write_job(LLAMA)
