@@ -165,11 +165,12 @@ static bool fit_context(struct aq_request *r, struct aq_prompt *p)
     default: break;
     }
     if (p->count > most && p->count < context)
-        return aq_request_refuse(r, AQ_RECORD_CONTEXT_LENGTH_EXCEEDED, aq_request_field(r),
-                                 "the prompt exceeds the positions that the model knows, which a "
-                                 "longer context adds new tokens to: prompt %u tokens, positions "
-                                 "%u, context %u",
-                                 p->count, most, context);
+        return aq_request_refuse(
+            r, AQ_RECORD_CONTEXT_LENGTH_EXCEEDED, aq_request_field(r),
+            "the prompt exceeds the positions that the model knows, behind "
+            "which the context has room for new tokens alone: prompt %u tokens, positions "
+            "%u, context %u",
+            p->count, most, context);
     return refuse_length(r, p,
                          p->count >= context ? "the prompt leaves no room"
                                              : "prompt and max_tokens exceed the context");

@@ -111,7 +111,7 @@ class Families(Rig):
         self.write([{"id": n, "prompt": [5] * n, "max_tokens": 60, "ignore_eos": True} for n in (96, 97)])
         said = self.generate(*CLOSE[:4], "--context", "600", status=1).stderr.decode()
         self.assertIn("the model knows 96 positions; only --kv-policy window with", said)
-        self.generate(*CLOSE, "--context", "600", "--on-error", "skip", status=None)
+        self.generate(*CLOSE, "--context", "600", status=3)
         whole, cut = sorted(self.results().values(), key=lambda row: row["id"])
         self.assertEqual(len(whole["tokens"]), 60)
         self.assertIn("exceeds the positions that the model knows", json.dumps(cut))
