@@ -41,8 +41,8 @@
  *              layer l of L keeps w + hi - l * ((hi - lo) / (L - 1)) tokens,
  *            or C, like every layer, while n < 2 B; and n, while n <= C.  (Of a policy without a
  *            window one token counts as such.)
- *   positions  Keys are turned at their positions in the text (models with rotary positions).  Where
- *            `positions` is CACHE, rows after the prompt see them at their places in the cache, as
+ *   positions  Keys are turned at their positions in the text, by models with rotary positions.
+ *            Where `positions` is CACHE, rows after the prompt see them at their places in the cache, as
  *            StreamingLLM has it (arXiv 2309.17453, section 3.2): the key of slot rank r at r, the
  *            query at held - 1.  Of a window that has given up c = t + 1 - held tokens before row t
  *            that moves nothing but the first `sinks` keys, which come c nearer to all others: they
@@ -102,8 +102,8 @@ enum aq_kv_floor { AQ_KV_FLOOR_RESERVE, AQ_KV_FLOOR_MIX };
  * those that a drop of many has left. */
 enum aq_kv_decode { AQ_KV_DECODE_GROW, AQ_KV_DECODE_OVERWRITE, AQ_KV_DECODE_BULK };
 
-/* Which positions the keys of a row after the prompt have: those of the text, or their places in the
- * cache. */
+/* Which positions the keys of a row after the prompt have: those of the text, or their places in
+ * the cache. */
 enum aq_kv_positions { AQ_KV_POSITIONS_TEXT, AQ_KV_POSITIONS_CACHE };
 
 /* An amount as options give it: slots, or a share of a sequence's tokens. */

@@ -27,7 +27,8 @@ static void set_hash(json_t **o, const char *key, uint64_t hash)
 }
 
 /* kv_policy, where it drops anything kv_budget, kv_heavy, ..., and where rows read a part kv_read
- * and kv_read_dense, where positions are those in the cache kv_positions: results of the full cache are compared by its name alone. */
+ * and kv_read_dense, where positions are those in the cache kv_positions: results of the full cache
+ * are compared by its name alone. */
 static void add_kv(json_t **v, const struct aq_kv_policy *p)
 {
     json_t *kv = aq_kv_policy_json(p), *value;

@@ -115,7 +115,8 @@ double ref_round_f16(double x)
     return nearbyint(x / step) * step;
 }
 
-/* q (scaled) of a row at position t, and its k and v into the heads; still_q: q before it turned. */
+/* q (scaled) of a row at position t, and its k and v into the heads; still_q: q before it turned.
+ */
 static void apply_qkv(struct ref_run *r, uint32_t layer, const double *x, uint32_t t, double *q,
                       double *still_q, double *work)
 {
