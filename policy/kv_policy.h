@@ -41,8 +41,8 @@
  *              layer l of L keeps w + hi - l * ((hi - lo) / (L - 1)) tokens,
  *            or C, like every layer, while n < 2 B; and n, while n <= C.  (Of a policy without a
  *            window one token counts as such.)
- *   positions  Keys are turned at their positions in the text, by models with rotary positions.
- *            Where `positions` is CACHE, rows after the prompt see them at their places in the cache, as
+ *   places   Keys are turned at their positions in the text, by models with rotary positions. Where
+ *            `positions` is CACHE, rows after the prompt see them at their places in the cache, as
  *            StreamingLLM has it (arXiv 2309.17453, section 3.2): the key of slot rank r at r, the
  *            query at held - 1.  Of a window that has given up c = t + 1 - held tokens before row t
  *            that moves nothing but the first `sinks` keys, which come c nearer to all others: they

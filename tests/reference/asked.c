@@ -376,6 +376,17 @@ struct asked asked_draw(uint64_t seed, uint64_t i)
     return a;
 }
 
+struct asked asked_close(uint32_t sinks, uint32_t slots)
+{
+    return (struct asked){{.policy = "window",
+                           .sinks_given = true,
+                           .sinks = sinks,
+                           .budget = asked_slots(slots),
+                           .positions_given = true,
+                           .positions = AQ_KV_POSITIONS_CACHE},
+                          REF_WINDOW};
+}
+
 void asked_group(struct asked *a, uint64_t draw)
 {
     static const enum aq_attn_group groups[] = {AQ_ATTN_SUM, AQ_ATTN_MEAN, AQ_ATTN_MAX,

@@ -823,11 +823,7 @@ static void positions_in_the_cache_are_those_of_the_literal_loop(void **state)
         const char *dir = write_model(&shapes[i], 80 + i);
         struct ref_model *m = ref_model_open(dir);
         for (uint32_t n = 0; n < (TEST_SLOW ? 2 : 8); n++) {
-            struct asked a = {{.policy = "window", .sinks_given = true, .sinks = n % 5},
-                              REF_WINDOW};
-            a.options.budget = asked_slots(3 + n + 5 * i);
-            a.options.positions_given = true;
-            a.options.positions = AQ_KV_POSITIONS_CACHE;
+            struct asked a = asked_close(n % 5, 3 + n + 5 * i);
             compare_crowd(&y, dir, m, &a, 400 + 10 * i + n, 40);
         }
         ref_model_close(m);

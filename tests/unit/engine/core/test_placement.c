@@ -32,9 +32,10 @@ enum {
 
 enum { TRAINED_VOCAB = 4096, VOCAB = 512, CONTEXT = 128, DTYPES = AQ_DTYPE_COUNT };
 
-/* Whose policies are drawn: any, those that go with KIVI's formats, those whose heads of all layers
- * share, or those whose rows read a part of what is held, or whose positions are those in the
- * cache; or any, with KV in the memory of the products, where given tokens are taken in several at a time. */
+/* Whose policies are drawn: any, those that go with KIVI's formats, those whose heads of all
+ * layers share, or those whose rows read a part of what is held, or whose positions are those in
+ * the cache; or any, with KV in the memory of the products, where given tokens are taken in
+ * several at a time. */
 enum drawing { ANY_POLICY, KIVI, CROSS, READING, CLOSING, GOING_ON };
 
 #define SLOTS(n)                                                                                   \
