@@ -8,9 +8,8 @@ four tasks (choices, continuations, texts, generation) on small random checkpoin
 
 --few takes a few documents, one checkpoint and one setting: minutes on a busy machine.
 
-Needs no network once the packages are there.  Exit status 1: a task's values differ from `hf` in f64 by
-more than LIMIT, and by more than those of `hf` in f32 do: a text's score of -16374 has neighbours in f32
-that are 1e-3 away.
+Needs no network once the packages are there.  Exit status 1: values differ by more than LIMIT, as a
+whole text's score of -16374 on the random LLaMA does, whose neighbours in f32 are 1e-3 away.
 """
 import json
 import os
@@ -138,10 +137,9 @@ def main():
                 f32, _ = values("hf", {**given, "dtype": "float32", "device": "cpu"}, tasks)
                 ours, mine = values("aquifer", {**given, **F32}, tasks)
                 most, count, other = compare(theirs, ours)
-                rounding = compare(theirs, f32)[0]
                 print(f"{name}, add_bos_token {bos}: {count} values, hf in f64 against aquifer: "
-                      f"{most}, {other} others differ; against hf in f32: {rounding}")
-                failed |= any(x > max(LIMIT, rounding[task]) for task, x in most.items()) or other > 0
+                      f"{most}, {other} others differ; against hf in f32: {compare(theirs, f32)[0]}")
+                failed |= max(most.values()) > LIMIT or other > 0
                 for task in r["results"]:
                     print("   ", task, *[{k: float(v) for k, v in x["results"][task].items()
                                           if k.endswith(",none") and "stderr" not in k} for x in (r, mine)])

@@ -316,7 +316,7 @@ static void a_file_of_errors_without_any_need_not_be_there(void **state)
     snprintf(more, sizeof(more), "\"overwrite\": true, \"errors\": \"%s\"",
              job_rig_path(rig, "e0.jsonl.gz"));
     assert_int_equal(run_shard(rig, "s0.jsonl", 0, more), 0);
-    assert_int_equal(job_rig_size(rig, "e0.jsonl.gz"), 0);
+    assert_true(job_rig_size(rig, "e0.jsonl.gz") > 0); /* a member without text */
     assert_int_equal(merge(rig, all, ""), 0);
     unlink(job_rig_path(rig, "e0.jsonl.gz"));
     assert_int_equal(merge(rig, all, "\"overwrite\": true"), 0);
@@ -589,6 +589,13 @@ static void values_may_differ_where_that_is_allowed(void **state)
 
 /* ---- the output ---- */
 
+static void assert_holds(struct job_rig *rig, const char *name, const char *expected)
+{
+    char *text = job_rig_read(rig, name);
+    assert_string_equal(text, expected);
+    free(text);
+}
+
 static void an_output_that_is_there_is_only_renamed(void **state)
 {
     struct job_rig *rig = *state;
@@ -597,16 +604,12 @@ static void an_output_that_is_there_is_only_renamed(void **state)
     job_rig_write(rig, "m.jsonl", "mine\n");
     assert_int_equal(merge(rig, all, ""), -EINVAL);
     assert_non_null(strstr(rig->err.text, "exists; --overwrite"));
-    char *text = job_rig_read(rig, "m.jsonl");
-    assert_string_equal(text, "mine\n");
-    free(text);
+    assert_holds(rig, "m.jsonl", "mine\n");
     /* Not before it is sure that there will be another. */
     assert_int_equal(merge(rig, "s0.jsonl s1.jsonl", "\"overwrite\": true"), -EINVAL);
     assert_false(job_rig_exists(rig, "m.jsonl.old.1"));
     assert_int_equal(merge(rig, all, "\"overwrite\": true"), 0);
-    text = job_rig_read(rig, "m.jsonl.old.1");
-    assert_string_equal(text, "mine\n");
-    free(text);
+    assert_holds(rig, "m.jsonl.old.1", "mine\n");
 }
 
 /* A run with --ordered that is not over has its results in FILE.part alone. */
@@ -619,14 +622,10 @@ static void results_that_are_not_in_order_yet_are_an_output(void **state)
     job_rig_write(rig, "m.jsonl.manifest.json", "of mine\n");
     assert_int_equal(merge(rig, all, ""), -EINVAL);
     assert_non_null(strstr(rig->err.text, "exists"));
-    char *text = job_rig_read(rig, "m.jsonl.manifest.json");
-    assert_string_equal(text, "of mine\n");
-    free(text);
+    assert_holds(rig, "m.jsonl.manifest.json", "of mine\n");
     assert_false(job_rig_exists(rig, "m.jsonl.sums"));
     assert_int_equal(merge(rig, all, "\"overwrite\": true"), 0);
-    text = job_rig_read(rig, "m.jsonl.part.old.1");
-    assert_string_equal(text, "mine\n");
-    free(text);
+    assert_holds(rig, "m.jsonl.part.old.1", "mine\n");
     assert_true(job_rig_exists(rig, "m.jsonl.manifest.json.old.1"));
 }
 
