@@ -68,6 +68,17 @@ int aq_planned_context(uint32_t *ret, const struct aq_model_steps *steps,
     return rc < 0 ? rc : aq_kv_policy_check_context(&choices->kv, *ret, steps->context, reterr);
 }
 
+int aq_planned_check_prompt(uint64_t prompt, uint32_t positions, uint32_t context,
+                            struct aq_err *reterr)
+{
+    if (prompt <= positions)
+        return 0;
+    return aq_error(reterr, -EINVAL,
+                    "prompts of %llu tokens are attended whole, and the model knows %u positions; "
+                    "--context %u goes on behind them with new tokens alone",
+                    (unsigned long long)prompt, positions, context);
+}
+
 uint64_t aq_planned_usable(enum aq_tier tier, uint64_t bytes)
 {
     uint64_t margin = tier == AQ_DEVICE ? aq_max_u64(512 * AQ_MIB, bytes * 3 / 100)
