@@ -589,6 +589,16 @@ bool aq_kv_limits_drop(const struct aq_kv_limits *l, uint32_t prompt, uint32_t m
     return prompt > l->keep_prompt || (uint64_t)prompt + max_new > (uint64_t)l->slots + 1;
 }
 
+uint64_t aq_kv_policy_positions(const struct aq_kv_policy *p, uint32_t prompt, uint32_t max_new)
+{
+    struct aq_kv_limits l;
+    uint64_t tokens = (uint64_t)prompt + max_new;
+    if (p->positions != AQ_KV_POSITIONS_CACHE)
+        return tokens;
+    aq_kv_policy_limits(&l, p, prompt, max_new, 0, 1);
+    return aq_kv_limits_drop(&l, prompt, max_new) ? aq_max_u64(prompt, l.slots) : tokens;
+}
+
 /* Most slots of a prompt that each layer keeps, where all layers keep as many. */
 static uint32_t most_even(const struct aq_kv_policy *p, uint32_t prompt_max, uint32_t max_new)
 {

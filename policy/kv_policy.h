@@ -326,6 +326,8 @@ enum aq_kv_counts { AQ_KV_COUNTS_NOT, AQ_KV_COUNTS_FIRST, AQ_KV_COUNTS };
 enum aq_kv_counts aq_kv_limits_counts(const struct aq_kv_limits *l, uint32_t held);
 /* Will a sequence with these limits drop a key?  The last token's key is never computed. */
 bool aq_kv_limits_drop(const struct aq_kv_limits *l, uint32_t prompt, uint32_t max_new);
+/* A sequence of prompt + max_new tokens comes to positions below this. */
+uint64_t aq_kv_policy_positions(const struct aq_kv_policy *p, uint32_t prompt, uint32_t max_new);
 /* The lengths of a workload: prompts have at most prompt_max tokens, sequences at most total_max,
  * new tokens are at most new_max (0: unknown), prompts have at least prompt_min. */
 struct aq_kv_lengths {

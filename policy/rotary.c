@@ -20,10 +20,10 @@ uint64_t aq_rotary_bytes(const struct aq_model_steps *m, const struct aq_plan *p
 }
 
 uint32_t aq_rotary_first(const struct aq_model_steps *m, const struct aq_plan *plan,
-                         uint64_t tokens)
+                         uint64_t positions)
 {
     const struct aq_rotary *r = &m->rotary;
-    return r->long_from && tokens > r->long_from ? plan->shape.positions_max : 0;
+    return r->long_from && positions > r->long_from ? plan->shape.positions_max : 0;
 }
 
 static void fill_row(float *row, const struct aq_model_steps *m, uint32_t table, uint32_t position)

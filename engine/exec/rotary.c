@@ -65,7 +65,10 @@ uint32_t exec_position_first(const struct aq_executor *x, const struct aq_sequen
 {
     if (!x->rotary_table)
         return x->steps->position_offset;
-    return aq_rotary_first(x->steps, x->plan, (uint64_t)s->prompt_count + s->max_tokens);
+    if (!x->steps->rotary.long_from)
+        return 0;
+    return aq_rotary_first(x->steps, x->plan,
+                           aq_kv_policy_positions(&x->plan->kv, s->prompt_count, s->max_tokens));
 }
 
 struct aq_attn_turn exec_rotary_back(const struct aq_executor *x, const struct aq_sequence *s,

@@ -154,6 +154,7 @@ struct ref_policy asked_reference(const struct asked *a, uint32_t n, uint32_t g)
         p.heavy = o->sinks;
         p.recent = budget - o->sinks;
         p.in_cache = o->positions == AQ_KV_POSITIONS_CACHE;
+        p.places = p.in_cache ? budget : 0;
         break;
     case REF_FLEXGEN:
         p.heavy = amount_of(&o->heavy, n);

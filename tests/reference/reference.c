@@ -82,10 +82,14 @@ static void turn(const struct ref_model *m, bool distant, uint32_t t, double *he
     }
 }
 
-/* Does the sequence turn by the second frequencies? */
+/* Does the sequence turn by the second frequencies?  It does where it comes to positions behind
+ * those that the first ones are for. */
 static bool is_distant(const struct ref_run *r)
 {
-    return r->m->rotary.long_from && r->room > r->m->rotary.long_from;
+    uint32_t most = r->room, places = r->policy.places;
+    if (places && (r->prompt > places || most > places + 1)) /* the last key is never computed */
+        most = r->prompt > places ? r->prompt : places;
+    return r->m->rotary.long_from && most > r->m->rotary.long_from;
 }
 
 /* Heads of q or k side by side, at position t: normed, then turned; still: what they were between.

@@ -69,6 +69,7 @@ struct ref_policy {
     uint32_t read, read_dense;
     /* window: after the prompt a key's position is the number of kept keys before it. */
     bool in_cache;
+    uint32_t places; /* how many there are then */
 };
 
 /* What one head of k and v of one layer has seen, [positions] each. */

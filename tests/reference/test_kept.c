@@ -324,6 +324,7 @@ static void compare_crowd(struct tally *y, const char *dir, const struct ref_mod
                                   .group = p.group,
                                   .observe = p.observe,
                                   .low = p.low,
+                                  .places = p.places,
                                   .squares = p.squares};
         struct ref_run *base = ref_run_open(m, &full, r->ids, r->prompt, r->prompt + r->fed, first);
         snprintf(y->what, sizeof(y->what), "seed %u, %s, %u + %u tokens", (unsigned)seed, text,
@@ -637,6 +638,7 @@ static void positions_in_the_cache_are_those_of_the_literal_loop(void **state)
         {RANDOM_NEOX, 2, 64, 4, 4, 16, 97, 44, 2},
         {RANDOM_QWEN3, 2, 48, 7, 1, 16, 97, 44, 1.5f},
         {RANDOM_MISTRAL, 3, 64, 6, 2, 12, 97, 44, 2, .window = 19, .full_layers = 2},
+        {RANDOM_LLAMA, 2, 96, 6, 2, 16, 97, 44, 2, .long_from = 24}, /* slots: 23 to 30 */
     };
     struct tally y = {0};
     for (uint32_t i = 0; i < AQ_ARRAY_LEN(shapes); i++) {

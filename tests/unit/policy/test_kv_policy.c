@@ -852,6 +852,24 @@ static void the_text_says_what_was_resolved(void **state)
     (void)state;
 }
 
+/* Those of the text, of the prompt that is attended whole, or of the slots. */
+static void sequences_come_to_as_many_positions_as_the_cache_has(void **state)
+{
+    struct aq_kv_options o = {.policy = "window",
+                              .budget = slots(9),
+                              .positions_given = true,
+                              .positions = AQ_KV_POSITIONS_CACHE};
+    struct aq_kv_policy p = resolved(o), text = p;
+    text.positions = AQ_KV_POSITIONS_TEXT;
+    assert_int_equal(aq_kv_policy_positions(&p, 4, 6), 10); /* nothing is dropped: as without */
+    assert_int_equal(aq_kv_policy_positions(&p, 4, 7), 9);
+    assert_int_equal(aq_kv_policy_positions(&p, 9, 1), 10);
+    assert_int_equal(aq_kv_policy_positions(&p, 10, 1), 10);
+    assert_int_equal(aq_kv_policy_positions(&p, 12, 1000), 12);
+    assert_int_equal(aq_kv_policy_positions(&text, 12, 1000), 1012);
+    (void)state;
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(flexgen_keeps_what_its_loop_keeps),
     cmocka_unit_test(a_residual_is_what_is_left_of_slots_that_come_one_by_one),
@@ -876,6 +894,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(budgets_above_the_context_are_refused),
     cmocka_unit_test(longer_contexts_need_positions_in_the_cache),
     cmocka_unit_test(sinks_are_as_near_as_the_places_between_say),
+    cmocka_unit_test(sequences_come_to_as_many_positions_as_the_cache_has),
     cmocka_unit_test(the_text_says_what_was_resolved),
 };
 
