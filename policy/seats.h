@@ -133,7 +133,7 @@ struct aq_seat aq_seats_seat(const struct aq_seats *s, const struct aq_sitter *w
 
 /* May a sequence that takes seat `to` begin with pages of the one in seat `from`?  Both seats have
  * their pages in one pool, no key of the one in `from` is ever dropped, and its prompt is computed
- * no later: of two prompts in one pass, the one in the lower seat, and of the same micro-batch where
+ * no later: of two prompts in one pass, the one in the lower seat, of the same micro-batch where
  * steps visit micro-batches up and down. */
 bool aq_seats_lends(const struct aq_seats *s, uint32_t from, uint32_t to);
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs what is missing, builds and runs every suite; the last line is "N passed, N failed".
 #     tests/run.sh         all of the below, more than half an hour on two cores
-#     tests/run.sh quick   whether the program works on this machine, within five minutes: a sample of
-#                          every kind but measurements, built for release only
+#     tests/run.sh quick   whether the program works on this machine, within five minutes: a sample
+#                          of every kind but measurements, built for release only
 #   release     all suites, warnings are errors
 #   sanitized   all but form, headers and measurements, under AddressSanitizer and UBSan
 #   threads     the suites that start threads, under ThreadSanitizer

@@ -21,6 +21,8 @@ enum { ASKED_KINDS = 27 };
 struct asked asked_draw(uint64_t seed, uint64_t i);
 /* The same of kvcompress, for prompts of up to some 150. */
 struct asked asked_draw_kvcompress(uint64_t seed, uint64_t i);
+/* A window with positions in the cache. */
+struct asked asked_close(uint32_t sinks, uint32_t slots);
 /* Draws which of a group of query heads counts, for a policy with scores. */
 void asked_group(struct asked *a, uint64_t draw);
 /* As the reference takes it, for a sequence of n + g tokens. */

@@ -7,202 +7,23 @@
  * and the reference goes on with the engine's choice.  Everything else fails. */
 #include "base/json.h"
 #include "base/prng.h"
-#include "engine/core/engine_seams.h"
-#include "tests/choices.h"
-#include "tests/random_model.h"
 #include "tests/reference/asked.h"
 #include "tests/reference/kivi.h"
 #include "tests/reference/prices.h"
+#include "tests/reference/record.h"
 #include "tests/reference/reference.h"
-#include "tests/temp.h"
 #include "tests/test.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Scores are sums of up to some hundred probabilities, each off by f32 arithmetic in the logits of
  * its row; measured 2e-5. */
 #define SCORE_LIMIT 1e-4
 /* Of log-probabilities; and between a token and the likeliest one, if they are not the same. */
 #define LOGPROB_LIMIT 2e-4
-
-/* ---- random models ---- */
-
-static char scratch[TEMP_PATH_MAX];
-
-static int make_scratch(void **state)
-{
-    (void)state;
-    temp_dir(scratch, "kept");
-    return 0;
-}
-
-static int remove_scratch(void **state)
-{
-    (void)state;
-    return temp_remove(scratch);
-}
-
-static const char *write_model(const struct random_model *m, uint64_t seed)
-{
-    static char path[TEMP_INSIDE_MAX];
-    snprintf(path, sizeof(path), "%s/model", scratch);
-    random_model_write(path, m, seed);
-    return path;
-}
-
-/* ---- what the engine keeps ---- */
-
-/* Of a sequence: kept and score [prompt + steps][layers][heads][room], for the prompt and each
- * decode row. */
-struct record {
-    uint32_t prompt, fed, room, layers, heads, rows;
-    bool *kept;
-    float *score;
-    bool scored, dropped, mixed;
-    bool cross;      /* heads of all layers share */
-    uint64_t uneven; /* layers of a row in which heads hold different numbers of slots */
-    struct aq_sequence s;
-    uint32_t *ids, *tokens;
-    float *logprobs;
-};
-
-static size_t record_at(const struct record *r, uint32_t row, uint32_t layer, uint32_t head)
-{
-    return (((size_t)row * r->layers + layer) * r->heads + head) * r->room;
-}
-
-static void see(void *user, const struct aq_kv_seen *seen)
-{
-    struct record *r = seen->sequence->user;
-    uint32_t row = seen->seen - r->prompt;
-    assert_true(row < r->rows && seen->kv_heads == r->heads);
-    uint64_t all = 0, uneven = 0;
-    for (uint32_t h = 0; h < r->heads; h++) {
-        size_t at = record_at(r, row, seen->layer, h);
-        uint32_t len = seen->len[h * seen->len_step];
-        all += len;
-        uneven |= len != seen->held;
-        for (uint32_t i = 0; i < len; i++) {
-            const struct aq_attn_slots *s = &seen->slots;
-            uint32_t position = s->position ? s->position[h * s->stride + i] : i;
-            assert_true(position < seen->seen && !r->kept[at + position]);
-            r->kept[at + position] = true;
-            if (s->score)
-                r->score[at + position] = s->score[h * s->stride + i];
-            r->scored = r->scored || s->score;
-        }
-    }
-    r->dropped = r->dropped || seen->held < seen->seen;
-    r->uneven += uneven;
-    /* A layer's budget, to the slot; where numbers are mixed, up to their rounding. */
-    if (r->cross)
-        return;
-    if (r->mixed)
-        assert_in_range(2 * all + 3 * r->heads, 2 * (uint64_t)seen->held * r->heads,
-                        2 * (uint64_t)seen->held * r->heads + 4 * r->heads);
-    else
-        assert_int_equal(all, (uint64_t)seen->held * r->heads);
-}
-
-static void record_open(struct record *r, const struct ref_model *m, uint64_t seed, uint32_t prompt,
-                        uint32_t fed)
-{
-    *r = (struct record){.prompt = prompt,
-                         .fed = fed,
-                         .room = prompt + fed,
-                         .layers = m->layers,
-                         .heads = m->kv_heads,
-                         .rows = fed};
-    size_t all = record_at(r, r->rows, 0, 0);
-    r->kept = calloc(all, sizeof(*r->kept));
-    r->score = calloc(all, sizeof(*r->score));
-    r->ids = calloc(prompt, sizeof(*r->ids));
-    r->tokens = calloc(fed, sizeof(*r->tokens));
-    r->logprobs = calloc(fed, sizeof(*r->logprobs));
-    assert_true(r->kept && r->score && r->ids && r->tokens && r->logprobs);
-    for (uint32_t i = 0; i < prompt; i++)
-        r->ids[i] = (uint32_t)aq_prng_below(seed, i, 0, m->vocab);
-}
-
-static void record_close(struct record *r)
-{
-    free(r->kept);
-    free(r->score);
-    free(r->ids);
-    free(r->tokens);
-    free(r->logprobs);
-}
-
-/* One of the instruction sets this machine has; NULL: the best. */
-static const char *isa_of(uint64_t draw)
-{
-    static const char *const names[] = {NULL, "ref", "avx2", "avx512"};
-    unsigned mask;
-    const char *name = names[draw % AQ_ARRAY_LEN(names)];
-    return name && aq_isa_parse(name, &mask) && !(mask & ~aq_isa_detect()) ? name : NULL;
-}
-
-/* Runs all sequences under a policy, several at a time, with keys and values in a format. */
-static void run_engine_in(enum aq_dtype kv_format, const char *dir, const struct aq_kv_policy *kv,
-                          struct record *r, uint32_t count, uint32_t draw)
-{
-    struct aq_engine_opts opts = {.model_dir = dir,
-                                  .compute = AQ_F32,
-                                  .weight_format = AQ_F32,
-                                  .kv_format = (int)kv_format,
-                                  .kv = *kv,
-                                  .threads = 1,
-                                  .host_memory = AQ_GIB,
-                                  .isa = using_isa(isa_of(draw)),
-                                  .micro_batch = 1 + draw % 3,
-                                  .micro_batches = 1,
-                                  .serial = true,
-                                  .refill = true};
-    struct aq_workload w = {.sequences = count};
-    for (uint32_t i = 0; i < count; i++) {
-        w.prompt_max = (uint32_t)aq_max_u64(w.prompt_max, r[i].prompt);
-        w.total_max = (uint32_t)aq_max_u64(w.total_max, r[i].prompt + r[i].fed);
-    }
-    struct aq_engine *e;
-    struct aq_err err = {0};
-    int rc = aq_engine_open(&e, &opts, &err);
-    rc = rc < 0 ? rc : aq_engine_plan(e, &w, &err);
-    if (rc == 0) {
-        aq_engine_set_seams(e, &(struct aq_engine_seams){.kv_seen = see});
-        rc = aq_engine_load(e, &err);
-    }
-    if (rc < 0)
-        fail_msg("%s", err.text);
-    for (uint32_t i = 0; i < count; i++) {
-        r[i].cross = aq_kv_policy_cross(kv);
-        r[i].mixed = aq_kv_policy_ragged(kv) && kv->floor_kind == AQ_KV_FLOOR_MIX;
-        r[i].s = (struct aq_sequence){.prompt = r[i].ids,
-                                      .prompt_count = r[i].prompt,
-                                      .max_tokens = r[i].fed,
-                                      .sampling = {.top_p = 1, .repetition_penalty = 1},
-                                      .top_count = 0,
-                                      .tokens = r[i].tokens,
-                                      .logprobs = r[i].logprobs,
-                                      .user = &r[i]};
-        aq_engine_submit(e, &r[i].s);
-    }
-    for (bool worked = true; worked;) {
-        if (aq_engine_pass(e, &worked, &err) < 0)
-            fail_msg("%s", err.text);
-    }
-    aq_engine_close(e);
-}
-
-static void run_engine(const char *dir, const struct aq_kv_policy *kv, struct record *r,
-                       uint32_t count, uint32_t draw)
-{
-    run_engine_in(AQ_F32, dir, kv, r, count, draw);
-}
 
 /* ---- comparison ---- */
 
@@ -494,7 +315,7 @@ static void compare_crowd(struct tally *y, const char *dir, const struct ref_mod
     for (uint32_t i = 0; i < CROWD; i++)
         record_open(&record[i], m, 100 * seed + i, 2 + (uint32_t)aq_prng_below(seed, i, 1, longest),
                     1 + (uint32_t)aq_prng_below(seed, i, 2, 24));
-    run_engine(dir, &kv, record, CROWD, (uint32_t)aq_prng_below(seed, 9, 0, 12));
+    record_run(dir, &kv, record, CROWD, (uint32_t)aq_prng_below(seed, 9, 0, 12));
     for (uint32_t i = 0; i < CROWD; i++) {
         const struct record *r = &record[i];
         struct ref_policy p = asked_reference(a, r->prompt, r->fed);
@@ -503,6 +324,7 @@ static void compare_crowd(struct tally *y, const char *dir, const struct ref_mod
                                   .group = p.group,
                                   .observe = p.observe,
                                   .low = p.low,
+                                  .places = p.places,
                                   .squares = p.squares};
         struct ref_run *base = ref_run_open(m, &full, r->ids, r->prompt, r->prompt + r->fed, first);
         snprintf(y->what, sizeof(y->what), "seed %u, %s, %u + %u tokens", (unsigned)seed, text,
@@ -543,7 +365,7 @@ static void random_models_keep_what_the_reference_keeps(void **state)
     uint32_t each = draws ? (uint32_t)atoi(draws) : TEST_SLOW ? 8 : 32;
     struct tally y = {0};
     for (uint32_t i = 0; i < AQ_ARRAY_LEN(shapes); i++) {
-        const char *dir = write_model(&shapes[i], 7 + i);
+        const char *dir = record_write_model(&shapes[i], 7 + i);
         struct ref_model *m = ref_model_open(dir);
         for (uint32_t n = 0; n < each; n++) {
             struct asked a = asked_draw(11, i * each + n);
@@ -572,7 +394,7 @@ static void heads_of_all_layers_keep_what_the_reference_s_keep(void **state)
     uint32_t each = draws ? (uint32_t)atoi(draws) : TEST_SLOW ? 2 : 8;
     struct tally y = {0};
     for (uint32_t i = 0; i < AQ_ARRAY_LEN(shapes); i++) {
-        const char *dir = write_model(&shapes[i], 60 + i);
+        const char *dir = record_write_model(&shapes[i], 60 + i);
         struct ref_model *m = ref_model_open(dir);
         for (uint32_t n = 0; n < each; n++) {
             struct asked a = asked_draw_kvcompress(12, i * each + n);
@@ -672,7 +494,7 @@ static void a_model_s_kivi_cache_is_the_literal_quantiser_s(void **state)
     uint32_t alike = 0;
     struct tally y = {0};
     for (uint32_t i = 0; i < DRAWS; i++) {
-        const char *dir = write_model(&shapes[i % 3], 31 + i % 3);
+        const char *dir = record_write_model(&shapes[i % 3], 31 + i % 3);
         struct ref_model *m = ref_model_open(dir);
         const struct asked *a = &policies[i % 2];
         char text[128];
@@ -682,7 +504,7 @@ static void a_model_s_kivi_cache_is_the_literal_quantiser_s(void **state)
         m->kv_f16 = true;
         kv.residual = (struct aq_kv_residual){.tokens = 32u << i % 2, .flush = i / 2 % 2};
         record_open(&record, m, 500 + i, 60 + 7 * i % 50, 60);
-        run_engine_in(i % 4 == 3 ? AQ_KIVI4 : AQ_KIVI2, dir, &kv, &record, 1, i);
+        record_run_in(i % 4 == 3 ? AQ_KIVI4 : AQ_KIVI2, dir, &kv, &record, 1, i);
         struct ref_policy p = asked_reference(a, record.prompt, record.fed);
         struct ref_policy full = {
             .variant = REF_FULL, .group = p.group, .observe = p.observe, .decay = p.decay};
@@ -769,7 +591,7 @@ static void the_trained_model_keeps_what_the_reference_keeps(void **state)
             record_open(&record[i], m, 0, n[i], FED);
             memcpy(record[i].ids, ids[i], n[i] * sizeof(**ids));
         }
-        run_engine(dir, &kv, record, PROMPTS, 4);
+        record_run(dir, &kv, record, PROMPTS, 4);
         for (uint32_t i = 0; i < PROMPTS; i++) {
             struct ref_policy p = asked_reference(&policies[c], n[i], FED);
             snprintf(y.what, sizeof(y.what), "trained model, %s, prompt %u of %u + %u tokens", text,
@@ -797,7 +619,7 @@ static void windows_are_those_of_the_reference(void **state)
     for (uint32_t i = 0; i < AQ_ARRAY_LEN(windows); i++) {
         struct random_model shape = {RANDOM_MISTRAL,      2, 64, 6, 2, 12, 97, 80, 2,
                                      .window = windows[i]};
-        const char *dir = write_model(&shape, 30 + i);
+        const char *dir = record_write_model(&shape, 30 + i);
         struct ref_model *m = ref_model_open(dir);
         assert_int_equal(m->layer[1].window, windows[i]);
         for (uint32_t n = 0; n < (TEST_SLOW ? 1 : 4); n++)
@@ -808,154 +630,28 @@ static void windows_are_those_of_the_reference(void **state)
     assert_true(y.sets > 1000 && y.dropped > 10000);
 }
 
-enum { WHOLE = 37, WHOLE_FED = 20 };
-
-/* One run of a policy; the caller closes *ret. */
-static void run_one(struct record *ret, enum aq_dtype format, const char *dir,
-                    const struct ref_model *m, const struct asked *a)
+/* Sequences go on behind the model's context. */
+static void positions_in_the_cache_are_those_of_the_literal_loop(void **state)
 {
-    char text[128];
-    struct aq_kv_policy kv = asked_resolve(a, text);
-    record_open(ret, m, 5, WHOLE, WHOLE_FED);
-    run_engine_in(format, dir, &kv, ret, 1, 0);
-}
-
-static void expect_same(const struct record *found, const struct record *want)
-{
-    assert_memory_equal(found->tokens, want->tokens, WHOLE_FED * sizeof(*want->tokens));
-    assert_memory_equal(found->logprobs, want->logprobs, WHOLE_FED * sizeof(*want->logprobs));
-}
-
-/* Room for everything that is ever held: the bits of the full cache. */
-static void expect_whole(enum aq_dtype format, const char *dir, const struct ref_model *m,
-                         const char *name, bool bulk, const struct record *want)
-{
-    struct asked a = {.options = {.policy = name}};
-    struct record found;
-    const struct aq_kv_policy_desc *desc = aq_kv_policy_find(name);
-    uint32_t least = WHOLE + WHOLE_FED - 1; /* the last key is never computed */
-    a.options.decode_given = bulk;
-    a.options.decode = AQ_KV_DECODE_BULK;
-    if (bulk) /* and with it the prompt's share of layers that differ */
-        a.options.layers_given = desc->layers != AQ_KV_LAYERS_UNIFORM;
-    else if (desc->decode.source == AQ_KV_SOURCE_NONE)
-        least = WHOLE; /* the prompt alone is cut */
-    else if (strcmp(name, "tova") == 0)
-        least--; /* one more is attended */
-    if (strcmp(name, "h2o:hf") == 0) {
-        a.options.heavy = asked_slots(WHOLE);
-        a.options.recent = asked_slots(WHOLE_FED - 2); /* one more is attended */
-    } else if (strcmp(name, "h2o:flexgen") == 0) {
-        a.options.heavy = asked_share(1.0);
-    } else {
-        a.options.budget = asked_slots(least);
-    }
-    if (desc->heads == AQ_KV_HEADS_GLOBAL)
-        a.options.recent = asked_slots(20);
-    run_one(&found, format, dir, m, &a);
-    assert_false(found.dropped);
-    expect_same(&found, want);
-    record_close(&found);
-    if (a.options.budget.unit != AQ_KV_SLOTS)
-        return;
-    a.options.budget = asked_slots(least - 1);
-    run_one(&found, format, dir, m, &a);
-    assert_true(found.dropped);
-    record_close(&found);
-}
-
-static void budgets_of_the_whole_sequence_change_no_bit(void **state)
-{
-    static const char *const names[] = {"h2o",         "heavy",   "window",    "h2o:hf",
-                                        "h2o:flexgen", "adakv",   "snapkv",    "tova",
-                                        "knorm",       "keydiff", "pyramidkv", "kvcompress"};
-    static const char *const in_bulk[] = {"h2o", "snapkv", "pyramidkv", "scissorhands"};
-    static const enum aq_dtype formats[] = {AQ_F32, AQ_F16, AQ_BF16, AQ_Q8, AQ_Q4};
-    struct random_model shape = {RANDOM_OPT, 2, 64, 4, 4, 16, 97, 80, 2};
-    const char *dir = write_model(&shape, 21);
-    struct ref_model *m = ref_model_open(dir);
-    for (size_t f = 0; f < AQ_ARRAY_LEN(formats); f++) {
-        struct record want;
-        run_one(&want, formats[f], dir, m, &(struct asked){.options = {.policy = "full"}});
-        for (size_t i = 0; i < AQ_ARRAY_LEN(names); i++)
-            expect_whole(formats[f], dir, m, names[i], false, &want);
-        for (size_t i = 0; i < AQ_ARRAY_LEN(in_bulk); i++)
-            expect_whole(formats[f], dir, m, in_bulk[i], true, &want);
-        record_close(&want);
-    }
-    ref_model_close(m);
-}
-
-/* Tables and lengths of their own, but all alike: the bits of one table for all heads. */
-static void heads_that_share_nothing_are_those_of_one_table(void **state)
-{
-    static const struct asked alone[] = {
-        {{.policy = "h2o", .budget = {AQ_KV_SLOTS, 20, 0}}, REF_H2O},
-        {{.policy = "ada-snapkv",
-          .budget = {AQ_KV_SLOTS, 20, 0},
-          .observe_given = true,
-          .observe = 5,
-          .heads_given = true,
-          .heads = AQ_KV_HEADS_UNIFORM},
-         REF_SNAPKV},
+    static const struct random_model shapes[] = {
+        {RANDOM_LLAMA, 2, 96, 6, 2, 16, 97, 44, 2},
+        {RANDOM_NEOX, 2, 64, 4, 4, 16, 97, 44, 2},
+        {RANDOM_QWEN3, 2, 48, 7, 1, 16, 97, 44, 1.5f},
+        {RANDOM_MISTRAL, 3, 64, 6, 2, 12, 97, 44, 2, .window = 19, .full_layers = 2},
+        {RANDOM_LLAMA, 2, 96, 6, 2, 16, 97, 44, 2, .long_from = 24}, /* slots: 23 to 30 */
     };
-    static const enum aq_dtype formats[] = {AQ_F32, AQ_F16, AQ_BF16, AQ_Q8, AQ_Q4};
-    struct random_model shape = {RANDOM_OPT, 2, 64, 4, 4, 16, 97, 80, 2};
-    const char *dir = write_model(&shape, 22);
-    struct ref_model *m = ref_model_open(dir);
-    for (size_t i = 0; i < AQ_ARRAY_LEN(formats) * AQ_ARRAY_LEN(alone); i++) {
-        struct record want, found;
-        struct asked a = alone[i % AQ_ARRAY_LEN(alone)];
-        enum aq_dtype format = formats[i / AQ_ARRAY_LEN(alone)];
-        run_one(&want, format, dir, m, &a);
-        a.options.heads_given = true;
-        a.options.heads = AQ_KV_HEADS_SHARED;
-        a.options.floor = asked_share(1);
-        a.options.floor_kind = a.variant == REF_H2O ? AQ_KV_FLOOR_RESERVE : AQ_KV_FLOOR_MIX;
-        run_one(&found, format, dir, m, &a);
-        expect_same(&found, &want);
-        size_t all = record_at(&want, want.rows, 0, 0);
-        assert_true(want.dropped && !found.uneven);
-        assert_memory_equal(found.kept, want.kept, all * sizeof(*want.kept));
-        assert_memory_equal(found.score, want.score, all * sizeof(*want.score));
-        record_close(&found);
-        a.options.floor = asked_share(0);
-        run_one(&found, format, dir, m, &a);
-        assert_true(found.uneven > 0);
-        record_close(&found);
-        record_close(&want);
+    struct tally y = {0};
+    for (uint32_t i = 0; i < AQ_ARRAY_LEN(shapes); i++) {
+        const char *dir = record_write_model(&shapes[i], 80 + i);
+        struct ref_model *m = ref_model_open(dir);
+        for (uint32_t n = 0; n < (TEST_SLOW ? 2 : 8); n++) {
+            struct asked a = asked_close(n % 5, 3 + n + 5 * i);
+            compare_crowd(&y, dir, m, &a, 400 + 10 * i + n, 40);
+        }
+        ref_model_close(m);
     }
-    ref_model_close(m);
-}
-
-/* The longest sequence of a run decides whether layers with a window ever drop a key, and so how
- * they keep them; a short one's bits do not tell. */
-static void windows_of_others_change_no_bit(void **state)
-{
-    struct random_model shape = {RANDOM_MISTRAL,  3, 64, 4, 2, 16, 97, 160, 2, .window = 60,
-                                 .full_layers = 2};
-    const char *dir = write_model(&shape, 23);
-    struct ref_model *m = ref_model_open(dir);
-    static const char *const names[] = {"full", "h2o", "window", "adakv"};
-    for (size_t i = 0; i < AQ_ARRAY_LEN(names); i++) {
-        struct record alone, beside[2];
-        struct asked a = {.options = {.policy = names[i], .budget = asked_slots(16)}};
-        char text[128];
-        if (i == 0)
-            a.options.budget = (struct aq_kv_amount){0};
-        struct aq_kv_policy kv = asked_resolve(&a, text);
-        record_open(&alone, m, 5, WHOLE, WHOLE_FED);
-        record_open(&beside[0], m, 5, WHOLE, WHOLE_FED);
-        record_open(&beside[1], m, 6, 100, 30);
-        run_engine(dir, &kv, &alone, 1, 0);
-        run_engine(dir, &kv, beside, 2, 4); /* two seats */
-        assert_true(beside[1].dropped && alone.dropped == (i > 0));
-        expect_same(&beside[0], &alone);
-        record_close(&alone);
-        record_close(&beside[0]);
-        record_close(&beside[1]);
-    }
-    ref_model_close(m);
+    report("positions in the cache", &y);
+    assert_true(y.sets > 1000 && y.dropped > 10000);
 }
 
 static const struct CMUnitTest tests[] = {
@@ -964,12 +660,10 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_model_s_kivi_cache_is_the_literal_quantiser_s),
     cmocka_unit_test(the_trained_model_keeps_what_the_reference_keeps),
     cmocka_unit_test(windows_are_those_of_the_reference),
-    cmocka_unit_test(windows_of_others_change_no_bit),
-    cmocka_unit_test(budgets_of_the_whole_sequence_change_no_bit),
-    cmocka_unit_test(heads_that_share_nothing_are_those_of_one_table),
+    cmocka_unit_test(positions_in_the_cache_are_those_of_the_literal_loop),
 };
 
 int main(void)
 {
-    return cmocka_run_group_tests(tests, make_scratch, remove_scratch) ? 1 : 0;
+    return cmocka_run_group_tests(tests, record_make_scratch, record_remove_scratch) ? 1 : 0;
 }

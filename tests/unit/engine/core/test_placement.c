@@ -32,11 +32,11 @@ enum {
 
 enum { TRAINED_VOCAB = 4096, VOCAB = 512, CONTEXT = 128, DTYPES = AQ_DTYPE_COUNT };
 
-/* Whose policies are drawn: any, those that go with KIVI's formats, those whose heads of all layers
- * share, those whose rows read a part of what is held, or none, where prompts that begin alike
- * share; or any, with KV in the memory of the products, where given tokens are taken in several at
- * a time. */
-enum drawing { ANY_POLICY, KIVI, CROSS, READING, SHARING, GOING_ON };
+/* Whose policies are drawn: any, those that go with KIVI's formats, those whose heads of all
+ * layers share, those whose rows read a part of what is held, or whose positions are those in the
+ * cache, or none, where prompts that begin alike share; or any, with KV in the memory of the
+ * products, where given tokens are taken in several at a time. */
+enum drawing { ANY_POLICY, KIVI, CROSS, READING, CLOSING, SHARING, GOING_ON };
 
 #define SLOTS(n)                                                                                   \
     {                                                                                              \
@@ -270,6 +270,25 @@ static void draw_reading(struct drawn *d, uint64_t number)
     }
 }
 
+/* Positions are those in the cache: of windows, in models that turn their keys. */
+static void draw_closing(struct drawn *d, uint64_t number)
+{
+    static const struct aq_kv_options policies[] = {
+        {.policy = "window", .budget = SLOTS(33)},
+        {.policy = "window", .budget = SLOTS(50), .sinks_given = true, .sinks = 35},
+        {.policy = "window", .budget = SHARE(0.3), .sinks_given = true, .sinks = 1},
+        {.policy = "window", .recent = SLOTS(7)},
+    };
+    struct aq_kv_options o = policies[aq_prng_below(rig.seed, number, 4300, 4)];
+    o.positions_given = true;
+    o.positions = AQ_KV_POSITIONS_CACHE;
+    assert_int_equal(aq_kv_policy_resolve(&d->opts.kv, &o, NULL), 0);
+    if (!aq_dtype_is_float((enum aq_dtype)d->opts.kv_format))
+        d->opts.kv_format = AQ_F16;
+    if (!rig.now)
+        d->opts.model_dir = rig.model[rig.now = 1 + (uint32_t)(number / 2 % (MODELS - 1))];
+}
+
 /* All keys, in the memory of the products, but for every eighth draw. */
 static void draw_sharing(struct drawn *d, uint64_t number)
 {
@@ -292,8 +311,8 @@ static void run_draw(uint64_t number, enum drawing what)
     if (what == GOING_ON) {
         bring_home(&d);
     } else if (what != ANY_POLICY) {
-        static void (*const draw[])(struct drawn *, uint64_t) = {NULL, draw_kivi, draw_cross,
-                                                                 draw_reading, draw_sharing};
+        static void (*const draw[])(struct drawn *, uint64_t) = {
+            NULL, draw_kivi, draw_cross, draw_reading, draw_closing, draw_sharing};
         draw[what](&d, number);
         policy = DRAWN_KV - 1;
     }
@@ -416,6 +435,22 @@ static void neither_do_they_where_rows_read_a_part(void **state)
                                8 * rig.lanes[AQ_LANE_HOST_COMPUTE] >= draws));
 }
 
+static void neither_do_they_where_positions_are_those_in_the_cache(void **state)
+{
+    (void)state;
+    uint64_t draws = setting("AQ_PLACEMENT_DRAWS", DRAWS) / 3;
+    uint64_t first = setting("AQ_PLACEMENT_FIRST", 0);
+    rig.ran = rig.refused = 0;
+    memset(rig.lanes, 0, sizeof(rig.lanes));
+    for (uint64_t i = 0; i < draws; i++)
+        run_draw(first + i, CLOSING);
+    print_message("%u of %u ran, %u attended on a host beside a device, %u wrote to disk\n",
+                  rig.ran, (unsigned)draws, rig.lanes[AQ_LANE_HOST_COMPUTE],
+                  rig.lanes[AQ_LANE_DISK_WRITE]);
+    assert_true(draws < 30 || (2 * rig.ran >= draws && 8 * rig.lanes[AQ_LANE_DISK_WRITE] >= draws &&
+                               8 * rig.lanes[AQ_LANE_HOST_COMPUTE] >= draws));
+}
+
 static void neither_do_they_where_prompts_share_what_they_begin_with(void **state)
 {
     (void)state;
@@ -446,6 +481,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(neither_do_they_where_keys_are_kivi_s_codes),
     cmocka_unit_test(neither_do_they_where_heads_of_all_layers_share),
     cmocka_unit_test(neither_do_they_where_rows_read_a_part),
+    cmocka_unit_test(neither_do_they_where_positions_are_those_in_the_cache),
     cmocka_unit_test(neither_do_they_where_prompts_share_what_they_begin_with),
     cmocka_unit_test(going_on_from_given_tokens_gives_what_generating_them_gave),
 };
