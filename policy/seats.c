@@ -70,26 +70,26 @@ static void count_at_most(struct aq_admit_length *of)
     of->last += left;
 }
 
-/* Lengths in all kinds of layers of a seat, for admission. */
+/* Lengths in all kinds of layers of a seat, for admission.  Before a pass seats have turned, and one
+ * that sits down then, which will turn before others, counts as those do: with one slot more, while
+ * it has as many to come. */
 static void put_lengths(const struct aq_seats *s, struct aq_admit_length *ret,
                         const struct aq_seat *t)
 {
-    uint32_t heads = s->opts.steps->kv_heads;
+    uint32_t heads = s->opts.steps->kv_heads, left = t->last - (t->seen ? t->seen : t->prompt);
+    bool turned = t->seen || s->turned;
     for (uint32_t k = 0; k < s->opts.plan->kinds.count; k++) {
         const struct aq_seat_kv *kv = &t->kv[k];
         if (aq_kv_cross_cuts(&kv->limits, t->prompt)) {
             /* A seated one may hold one row more than now. */
             ret[k] = aq_admit_length_cross(&kv->limits, heads, s->opts.plan->kinds.kind[k].layers,
-                                           t->prompt, t->seen ? t->seen - t->prompt + 1 : 0,
-                                           t->seen ? t->last - t->seen : t->last - t->prompt,
-                                           kv->whole || !t->seen);
+                                           t->prompt, (t->seen ? t->seen - t->prompt : 0) + turned,
+                                           left, kv->whole || !t->seen);
             continue;
         }
-        ret[k] = t->seen
-                     ? aq_admit_length_seated(&kv->limits, heads, t->prompt,
-                                              aq_kv_limits_most(&kv->limits, t->prompt, t->seen),
-                                              t->last - t->seen)
-                     : aq_admit_length_of(&kv->limits, heads, t->prompt, t->max_new);
+        uint32_t held = aq_kv_limits_most(&kv->limits, t->prompt, t->seen ? t->seen : t->prompt);
+        ret[k] = turned ? aq_admit_length_seated(&kv->limits, heads, t->prompt, held, left)
+                        : aq_admit_length_of(&kv->limits, heads, t->prompt, t->max_new);
     }
     bool fast = not_fed(t) && feeds_many(s->opts.plan);
     for (uint32_t k = 0; fast && k < s->opts.plan->kinds.count; k++)
@@ -299,6 +299,7 @@ static void step_all(struct aq_seats *s, uint32_t k)
 void aq_seats_turn(struct aq_seats *s, uint32_t k)
 {
     uint32_t each = s->opts.plan->shape.micro_batch;
+    s->turned = false;
     for (uint32_t i = k * each; i < (k + 1) * each; i++) {
         if (!s->seat[i].taken || !s->opts.ops->ended(s->opts.user, i))
             continue;
@@ -315,6 +316,7 @@ void aq_seats_turn(struct aq_seats *s, uint32_t k)
 void aq_seats_begin_pass(struct aq_seats *s)
 {
     uint32_t batches = s->opts.plan->shape.micro_batches, prompt_rows = 0;
+    s->turned = true;
     for (uint32_t k = 0; k < batches; k++) {
         admit_and_bind(s, k);
         prompt_rows += s->prompt_rows[k];
