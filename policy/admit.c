@@ -72,21 +72,22 @@ bool aq_admit_one(const struct aq_admit_limits *limits, const struct aq_admit_le
     return most <= limits->pages || aq_admit_peak_pages(limits, seated, count + 1) <= limits->pages;
 }
 
-/* Slots that runs have room for are counted as held. */
+/* Slots that runs have room for are counted as held.  most: slots that the sequence comes to hold
+ * unless it drops keys. */
 static struct aq_admit_length length_of(const struct aq_kv_limits *limits, uint32_t kv_heads,
-                                        uint32_t prompt_tokens, uint32_t now, uint32_t left)
+                                        uint32_t prompt_tokens, uint32_t now, uint32_t left,
+                                        uint32_t most)
 {
-    uint32_t slots = limits->slots, spare = aq_kv_limits_spare(limits, kv_heads, prompt_tokens);
+    uint32_t slots = limits->slots < most ? limits->slots : most;
+    uint32_t spare = aq_kv_limits_spare(limits, kv_heads, prompt_tokens);
     now += spare;
-    if (slots < UINT32_MAX)
-        slots += spare;
-    return (struct aq_admit_length){.now = now, .last = now + left, .slots = slots};
+    return (struct aq_admit_length){.now = now, .last = now + left, .slots = slots + spare};
 }
 
 struct aq_admit_length aq_admit_length_seated(const struct aq_kv_limits *limits, uint32_t kv_heads,
                                               uint32_t prompt_tokens, uint32_t held, uint32_t left)
 {
-    return length_of(limits, kv_heads, prompt_tokens, held + 1, left);
+    return length_of(limits, kv_heads, prompt_tokens, held + 1, left, held + left);
 }
 
 struct aq_admit_length aq_admit_length_cross(const struct aq_kv_limits *limits, uint32_t kv_heads,
@@ -97,7 +98,7 @@ struct aq_admit_length aq_admit_length_cross(const struct aq_kv_limits *limits, 
     return (struct aq_admit_length){
         .now = now,
         .last = now + left,
-        .slots = UINT32_MAX,
+        .slots = now + left - (rows > 0),
         .whole = whole ? aq_kv_cross_whole(limits, kv_heads, prompt_tokens) : 0,
         .packed = aq_kv_cross_packed(limits, kv_heads, layers, prompt_tokens),
     };
@@ -107,7 +108,7 @@ struct aq_admit_length aq_admit_length_of(const struct aq_kv_limits *limits, uin
                                           uint32_t prompt_tokens, uint32_t max_new)
 {
     /* The key of the last token is never computed. */
-    return length_of(limits, kv_heads, prompt_tokens,
-                     aq_kv_limits_held(limits, prompt_tokens, prompt_tokens),
-                     max_new ? max_new - 1 : 0);
+    uint32_t held = aq_kv_limits_held(limits, prompt_tokens, prompt_tokens);
+    uint32_t left = max_new ? max_new - 1 : 0;
+    return length_of(limits, kv_heads, prompt_tokens, held, left, held + left);
 }

@@ -72,26 +72,25 @@ static void count_at_most(struct aq_admit_length *of)
 }
 
 /* Lengths in all kinds of layers of a seat, for admission, whose first `prefix` slots the entry
- * before has, too. */
+ * before has, too.  Before a pass seats have turned, and one that sits down then, which will turn
+ * before others, counts as those do: with one slot more, while it has as many to come. */
 static void put_lengths(const struct aq_seats *s, struct aq_admit_length *ret,
                         const struct aq_seat *t, uint32_t prefix)
 {
-    uint32_t heads = s->opts.steps->kv_heads;
+    uint32_t heads = s->opts.steps->kv_heads, left = t->last - (t->seen ? t->seen : t->prompt);
+    bool turned = t->seen || s->turned;
     for (uint32_t k = 0; k < s->opts.plan->kinds.count; k++) {
         const struct aq_seat_kv *kv = &t->kv[k];
         if (aq_kv_cross_cuts(&kv->limits, t->prompt)) {
             /* A seated one may hold one row more than now. */
             ret[k] = aq_admit_length_cross(&kv->limits, heads, s->opts.plan->kinds.kind[k].layers,
-                                           t->prompt, t->seen ? t->seen - t->prompt + 1 : 0,
-                                           t->seen ? t->last - t->seen : t->last - t->prompt,
-                                           kv->whole || !t->seen);
+                                           t->prompt, (t->seen ? t->seen - t->prompt : 0) + turned,
+                                           left, kv->whole || !t->seen);
             continue;
         }
-        ret[k] = t->seen
-                     ? aq_admit_length_seated(&kv->limits, heads, t->prompt,
-                                              aq_kv_limits_most(&kv->limits, t->prompt, t->seen),
-                                              t->last - t->seen)
-                     : aq_admit_length_of(&kv->limits, heads, t->prompt, t->max_new);
+        uint32_t held = aq_kv_limits_most(&kv->limits, t->prompt, t->seen ? t->seen : t->prompt);
+        ret[k] = turned ? aq_admit_length_seated(&kv->limits, heads, t->prompt, held, left)
+                        : aq_admit_length_of(&kv->limits, heads, t->prompt, t->max_new);
     }
     for (uint32_t k = 0; k < s->opts.plan->kinds.count; k++)
         ret[k].prefix = prefix;
@@ -100,24 +99,31 @@ static void put_lengths(const struct aq_seats *s, struct aq_admit_length *ret,
         count_at_most(&ret[k]);
 }
 
-/* Lengths of the sequences seated in a tier and of the one that asks for a seat there, behind the
- * one that it shares most with.  Each may hold one more key than now, and leave one pass later than
- * its length says, because micro-batches turn one after the other.  A sequence seated in this very
- * turn holds no slots yet, and its prompt after the pass. */
+/* Where a sequence comes in the order: behind the one whose pages it begins with, and those that
+ * share more with that one. */
+static uint32_t place_of(const struct aq_seats *s, const struct aq_seat *t)
+{
+    uint32_t at = 0;
+    while (t->prefix && s->order[at++].seat != t->from)
+        assert(at < s->seated);
+    while (at < s->seated && s->order[at].prefix > t->prefix)
+        at++;
+    return at;
+}
+
+/* Lengths of the sequences seated in a tier, and in its place of the one that asks for a seat
+ * there.  Each may hold one more key than now, and leave one pass later than its length says,
+ * because micro-batches turn one after the other.  A sequence seated in this very turn holds no
+ * slots yet, and its prompt after the pass. */
 static uint32_t list_lengths(struct aq_seats *s, enum aq_tier tier, const struct aq_seat *asks)
 {
-    uint32_t count = 0, kinds = s->opts.plan->kinds.count, prefix;
-    if (!asks->prefix)
-        put_lengths(s, s->lengths + (size_t)count++ * kinds, asks, 0);
-    for (uint32_t i = 0; i < s->seated; i++) {
+    uint32_t count = 0, kinds = s->opts.plan->kinds.count, place = place_of(s, asks);
+    for (uint32_t i = 0; i <= s->seated; i++) {
         const struct aq_seat_link *at = &s->order[i];
-        if (part_of(s, at->seat)->tier != tier)
-            continue;
-        bool behind = i && asks->prefix && s->order[i - 1].seat == asks->from;
-        prefix = behind && asks->prefix < at->prefix ? asks->prefix : at->prefix;
-        put_lengths(s, s->lengths + (size_t)count++ * kinds, &s->seat[at->seat], prefix);
-        if (asks->prefix && at->seat == asks->from)
+        if (i == place)
             put_lengths(s, s->lengths + (size_t)count++ * kinds, asks, asks->prefix);
+        if (i < s->seated && part_of(s, at->seat)->tier == tier)
+            put_lengths(s, s->lengths + (size_t)count++ * kinds, &s->seat[at->seat], at->prefix);
     }
     return count;
 }
@@ -202,18 +208,14 @@ bool aq_seats_lends(const struct aq_seats *s, uint32_t from, uint32_t to)
            drops_none(s, t) && (before || !coming);
 }
 
-/* Puts a seat into the order, behind the one whose pages it begins with. */
+/* Puts a seat into the order.  What comes behind it shares no more with it than it has from the one
+ * before. */
 static void link_seat(struct aq_seats *s, uint32_t i)
 {
-    const struct aq_seat *t = &s->seat[i];
-    uint32_t at = 0;
-    while (t->prefix && s->order[at++].seat != t->from)
-        assert(at < s->seated);
+    uint32_t at = place_of(s, &s->seat[i]);
     for (uint32_t n = s->seated; n > at; n--)
         s->order[n] = s->order[n - 1];
-    s->order[at] = (struct aq_seat_link){i, t->prefix};
-    if (t->prefix && at < s->seated && t->prefix < s->order[at + 1].prefix)
-        s->order[at + 1].prefix = t->prefix;
+    s->order[at] = (struct aq_seat_link){i, s->seat[i].prefix};
     s->seated++;
 }
 
@@ -379,6 +381,7 @@ static void step_all(struct aq_seats *s, uint32_t k)
 void aq_seats_turn(struct aq_seats *s, uint32_t k)
 {
     uint32_t each = s->opts.plan->shape.micro_batch;
+    s->turned = false;
     for (uint32_t i = k * each; i < (k + 1) * each; i++) {
         if (!s->seat[i].taken || !s->opts.ops->ended(s->opts.user, i))
             continue;
@@ -394,6 +397,7 @@ void aq_seats_turn(struct aq_seats *s, uint32_t k)
 void aq_seats_begin_pass(struct aq_seats *s)
 {
     uint32_t batches = s->opts.plan->shape.micro_batches, prompt_rows = 0;
+    s->turned = true;
     for (uint32_t k = 0; k < batches; k++) {
         admit_and_bind(s, k);
         prompt_rows += s->prompt_rows[k];

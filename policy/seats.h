@@ -119,6 +119,7 @@ struct aq_seats {
     struct aq_seat_link *order;      /* [seated] */
     uint32_t count, seated;
     bool filling;   /* without refill: the block is being filled, no sequence decodes yet */
+    bool turned;    /* all micro-batches have turned: the coming pass is about to begin */
     uint64_t steps; /* upper bound of admission's comparisons: the square of the seated sequences,
                        in each kind of layers, for each one that asked */
 };

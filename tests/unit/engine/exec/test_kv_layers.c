@@ -303,7 +303,7 @@ static void take_pages_off(struct rig *r)
     for (int t = AQ_DEVICE; t <= AQ_HOST; t++) {
         uint64_t all = plan->shape.page_count[t];
         uint64_t one = seats[t] ? aq_div_up(all, seats[t]) : 0,
-                 some = all * (3 + roll(r, 12, 0, 4)) / 10;
+                 some = all * (1 + roll(r, 12, 0, 5)) / 10;
         plan->shape.page_count[t] = some > one ? some : one;
     }
 }
@@ -333,8 +333,7 @@ static void open_rig(struct rig *r, uint64_t seed)
     }
     in.placement = &place;
     r->block = plans_choose(&in);
-    /* Where heads differ or layers have budgets of their own, only the planner's own pools. */
-    r->tight = seed % 4 == 3 && !in.separate && !aq_kv_policy_ragged(&in.kv) && !in.kv.layers;
+    r->tight = seed % 4 && !in.separate;
     if (r->tight)
         take_pages_off(r);
     uint64_t limit[AQ_TIER_COUNT] = {[AQ_HOST] = AQ_GIB, [AQ_DEVICE] = AQ_GIB};

@@ -126,8 +126,8 @@ static void open_rig(struct rig *r, uint64_t seed, bool share)
     r->block = plans_choose(&in);
     struct aq_block_shape *s = &r->block.plan.shape;
     uint64_t seats = (uint64_t)s->micro_batch * s->micro_batches;
-    uint64_t one = s->page_count[AQ_HOST] / seats, some = 1 + roll(r, 8, 3, (uint32_t)seats);
-    s->page_count[AQ_HOST] = one * some;
+    uint64_t longest = (uint64_t)LAYERS * aq_div_up(PROMPT + NEW, s->page_slots);
+    s->page_count[AQ_HOST] = longest * (4 + roll(r, 8, 3, 4 * (uint32_t)seats)) / 4;
     uint64_t limit[AQ_TIER_COUNT] = {[AQ_HOST] = AQ_GIB};
     assert_int_equal(aq_mem_open(&r->mem, limit, NULL), 0);
     struct aq_device_opts device = {.kind = AQ_DEVICE_UNIFIED, .mem = r->mem};
