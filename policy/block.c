@@ -207,7 +207,7 @@ uint64_t aq_block_rows_bytes(const struct aq_plan *p)
     uint64_t seats = (uint64_t)s->micro_batch * s->micro_batches;
     uint64_t kinds = (seats + 1) * (p->kinds.count - 1ull) *
                      (sizeof(struct aq_seat_kv) + sizeof(struct aq_admit_length));
-    return s->micro_batches * (s->rows_max * 20ull + 1024) + seats * 736 + kinds +
+    return s->micro_batches * (s->rows_max * 20ull + 1024) + seats * 784 + kinds +
            s->head_tile_rows * 16ull + s->rows_max + 1024;
 }
 

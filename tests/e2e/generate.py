@@ -359,6 +359,31 @@ class Generate(Rig):
         done = self.run_program([PROGRAM, "status", self.output])
         self.assertIn(b"done", done.stdout)
 
+    def test_prompts_that_begin_alike_are_computed_once(self):
+        header = "The old house stood at the end of the lane, and nobody had lived in it. " * 8
+        records = [{"id": f"q{i}", "prompt": header + f"Number {i}: who"} for i in range(6)]
+        records.append({"id": "n", "prompt": header, "n": 3, "temperature": 1, "seed": 5})
+        records.append({"id": "score", "prompt": header, "choices": [" It was", " Nobody"]})
+        records.append({"id": "echo", "prompt": header, "echo": True, "logprobs": 1})
+        self.write(records)
+        found = []
+        for share in ("off", "on"):
+            output = self.path(f"{share}.jsonl")
+            self.generate("--share-prefixes", share, "--report", self.path("report.json"),
+                          "--ordered", target=output)
+            with open(self.path("report.json"), encoding="utf-8") as f:
+                report = json.load(f)
+            with open(output, encoding="utf-8") as f:
+                lines = [json.loads(line) for line in f]
+            for line in lines:
+                line.pop("created", None)
+            found.append((report["shared_tokens"], lines))
+        self.assertEqual(found[0][1], found[1][1])
+        self.assertEqual(found[0][0], 0)
+        # All but the first, whose header is computed, and the one whose prompt's log-probabilities
+        # are asked for: ten sequences, of which each shares most of some 150 tokens.
+        self.assertGreater(found[1][0], 9 * 96)
+
     # ---- refused, before anything is written
 
     def test_what_is_refused_leaves_nothing_behind(self):

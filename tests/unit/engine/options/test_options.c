@@ -25,7 +25,7 @@ static void defaults_are_those_of_the_manual(void **state)
     assert_int_equal(o->compute, -1);
     assert_int_equal(o->weight_format, -1);
     assert_int_equal(o->kv_format, -1);
-    assert_true(o->refill);
+    assert_true(o->refill && o->share_prefixes);
     assert_true(o->disk_full_wait_s == 600);
     assert_int_equal(o->bos, AQ_BOS_AUTO);
     assert_int_equal(o->overlong, AQ_OVERLONG_ERROR);
@@ -37,7 +37,7 @@ static void defaults_are_those_of_the_manual(void **state)
     o = options_parse("bench", "");
     assert_int_equal(o->repeats, 3);
     assert_int_equal(o->warmup, 1);
-    assert_false(o->refill);
+    assert_false(o->refill || o->share_prefixes);
     aq_options_close(o);
     o = options_parse("eval", "");
     assert_string_equal(o->bos_mode, "none");
