@@ -91,6 +91,10 @@ static void put_lengths(const struct aq_seats *s, struct aq_admit_length *ret,
                                               t->last - t->seen)
                      : aq_admit_length_of(&kv->limits, heads, t->prompt, t->max_new);
     }
+    /* A seat that has turned for the coming pass gives its pages back in a turn behind its last
+     * pass, and others may turn, and take pages, before it. */
+    for (uint32_t k = 0; s->turned && t->seen && k < s->opts.plan->kinds.count; k++)
+        ret[k].last++;
     bool fast = not_fed(t) && feeds_many(s->opts.plan);
     for (uint32_t k = 0; fast && k < s->opts.plan->kinds.count; k++)
         count_at_most(&ret[k]);
@@ -315,10 +319,12 @@ void aq_seats_turn(struct aq_seats *s, uint32_t k)
 void aq_seats_begin_pass(struct aq_seats *s)
 {
     uint32_t batches = s->opts.plan->shape.micro_batches, prompt_rows = 0;
+    s->turned = true;
     for (uint32_t k = 0; k < batches; k++) {
         admit_and_bind(s, k);
         prompt_rows += s->prompt_rows[k];
     }
+    s->turned = false;
     if (s->opts.refill || !s->filling || prompt_rows || !s->seated)
         return;
     s->filling = false;

@@ -109,6 +109,7 @@ struct aq_seats {
     uint32_t *prompt_rows;           /* [micro-batches] */
     uint32_t count, seated;
     bool filling;   /* without refill: the block is being filled, no sequence decodes yet */
+    bool turned;    /* all micro-batches have, for the coming pass */
     uint64_t steps; /* upper bound of admission's comparisons: the square of the seated sequences,
                        in each kind of layers, for each one that asked */
 };

@@ -332,8 +332,9 @@ static void open_rig(struct rig *r, uint64_t seed)
     }
     in.placement = &place;
     r->block = plans_choose(&in);
-    /* Where heads differ or layers have budgets of their own, only the planner's own pools. */
-    r->tight = seed % 4 == 3 && !in.separate && !aq_kv_policy_ragged(&in.kv) && !in.kv.layers;
+    /* Where heads of all layers share or layers have budgets of their own, only the planner's own
+     * pools. */
+    r->tight = seed % 4 == 3 && !in.separate && !aq_kv_policy_cross(&in.kv) && !in.kv.layers;
     if (r->tight)
         take_pages_off(r);
     uint64_t limit[AQ_TIER_COUNT] = {[AQ_HOST] = AQ_GIB, [AQ_DEVICE] = AQ_GIB};
