@@ -21,6 +21,7 @@
 #include "offload/disk_lane.h"
 #include "offload/sum.h"
 #include "policy/block.h"
+#include "policy/kv_profile.h"
 
 struct aq_executor;
 
@@ -55,7 +56,8 @@ struct aq_executor_opts {
     struct aq_timeline *timeline;
     uint64_t (*cost_ns)(void *user, const struct aq_op *op, const struct aq_op_cost *cost);
     void *cost_user;
-    aq_kv_seen_fn *kv_seen; /* tests; not on a GPU, whose memory the host cannot read */
+    struct aq_kv_classes classes; /* of tokens, for policies whose heads have rules; else empty */
+    aq_kv_seen_fn *kv_seen;       /* tests; not on a GPU, whose memory the host cannot read */
     void *kv_user;
     struct aq_trace *trace;                     /* records every op with work; may be NULL */
     struct aq_attention_stats *attention_stats; /* records every prompt attended; may be NULL */

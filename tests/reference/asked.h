@@ -21,6 +21,10 @@ enum { ASKED_KINDS = 27 };
 struct asked asked_draw(uint64_t seed, uint64_t i);
 /* The same of kvcompress, for prompts of up to some 150. */
 struct asked asked_draw_kvcompress(uint64_t seed, uint64_t i);
+/* The same of fastgen, and the classes of the ids of random models' tokens, where it is asked. */
+struct asked asked_draw_fastgen(uint64_t seed, uint64_t i);
+enum { ASKED_VOCAB = 97 };
+extern const uint8_t asked_classes[ASKED_VOCAB];
 /* Draws which of a group of query heads counts, for a policy with scores. */
 void asked_group(struct asked *a, uint64_t draw);
 /* As the reference takes it, for a sequence of n + g tokens. */

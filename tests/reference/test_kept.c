@@ -7,12 +7,11 @@
  * and the reference goes on with the engine's choice.  Everything else fails. */
 #include "base/json.h"
 #include "base/prng.h"
-#include "engine/core/engine_seams.h"
-#include "tests/choices.h"
 #include "tests/random_model.h"
 #include "tests/reference/asked.h"
 #include "tests/reference/kivi.h"
 #include "tests/reference/prices.h"
+#include "tests/reference/record.h"
 #include "tests/reference/reference.h"
 #include "tests/temp.h"
 #include "tests/test.h"
@@ -55,161 +54,13 @@ static const char *write_model(const struct random_model *m, uint64_t seed)
     return path;
 }
 
-/* ---- what the engine keeps ---- */
-
-/* Of a sequence: kept and score [prompt + steps][layers][heads][room], for the prompt and each
- * decode row. */
-struct record {
-    uint32_t prompt, fed, room, layers, heads, rows;
-    bool *kept;
-    float *score;
-    bool scored, dropped, mixed;
-    bool cross;      /* heads of all layers share */
-    uint64_t uneven; /* layers of a row in which heads hold different numbers of slots */
-    struct aq_sequence s;
-    uint32_t *ids, *tokens;
-    float *logprobs;
-};
-
-static size_t record_at(const struct record *r, uint32_t row, uint32_t layer, uint32_t head)
-{
-    return (((size_t)row * r->layers + layer) * r->heads + head) * r->room;
-}
-
-static void see(void *user, const struct aq_kv_seen *seen)
-{
-    struct record *r = seen->sequence->user;
-    uint32_t row = seen->seen - r->prompt;
-    assert_true(row < r->rows && seen->kv_heads == r->heads);
-    uint64_t all = 0, uneven = 0;
-    for (uint32_t h = 0; h < r->heads; h++) {
-        size_t at = record_at(r, row, seen->layer, h);
-        uint32_t len = seen->len[h * seen->len_step];
-        all += len;
-        uneven |= len != seen->held;
-        for (uint32_t i = 0; i < len; i++) {
-            const struct aq_attn_slots *s = &seen->slots;
-            uint32_t position = s->position ? s->position[h * s->stride + i] : i;
-            assert_true(position < seen->seen && !r->kept[at + position]);
-            r->kept[at + position] = true;
-            if (s->score)
-                r->score[at + position] = s->score[h * s->stride + i];
-            r->scored = r->scored || s->score;
-        }
-    }
-    r->dropped = r->dropped || seen->held < seen->seen;
-    r->uneven += uneven;
-    /* A layer's budget, to the slot; where numbers are mixed, up to their rounding. */
-    if (r->cross)
-        return;
-    if (r->mixed)
-        assert_in_range(2 * all + 3 * r->heads, 2 * (uint64_t)seen->held * r->heads,
-                        2 * (uint64_t)seen->held * r->heads + 4 * r->heads);
-    else
-        assert_int_equal(all, (uint64_t)seen->held * r->heads);
-}
-
-static void record_open(struct record *r, const struct ref_model *m, uint64_t seed, uint32_t prompt,
-                        uint32_t fed)
-{
-    *r = (struct record){.prompt = prompt,
-                         .fed = fed,
-                         .room = prompt + fed,
-                         .layers = m->layers,
-                         .heads = m->kv_heads,
-                         .rows = fed};
-    size_t all = record_at(r, r->rows, 0, 0);
-    r->kept = calloc(all, sizeof(*r->kept));
-    r->score = calloc(all, sizeof(*r->score));
-    r->ids = calloc(prompt, sizeof(*r->ids));
-    r->tokens = calloc(fed, sizeof(*r->tokens));
-    r->logprobs = calloc(fed, sizeof(*r->logprobs));
-    assert_true(r->kept && r->score && r->ids && r->tokens && r->logprobs);
-    for (uint32_t i = 0; i < prompt; i++)
-        r->ids[i] = (uint32_t)aq_prng_below(seed, i, 0, m->vocab);
-}
-
-static void record_close(struct record *r)
-{
-    free(r->kept);
-    free(r->score);
-    free(r->ids);
-    free(r->tokens);
-    free(r->logprobs);
-}
-
-/* One of the instruction sets this machine has; NULL: the best. */
-static const char *isa_of(uint64_t draw)
-{
-    static const char *const names[] = {NULL, "ref", "avx2", "avx512"};
-    unsigned mask;
-    const char *name = names[draw % AQ_ARRAY_LEN(names)];
-    return name && aq_isa_parse(name, &mask) && !(mask & ~aq_isa_detect()) ? name : NULL;
-}
-
-/* Runs all sequences under a policy, several at a time, with keys and values in a format. */
-static void run_engine_in(enum aq_dtype kv_format, const char *dir, const struct aq_kv_policy *kv,
-                          struct record *r, uint32_t count, uint32_t draw)
-{
-    struct aq_engine_opts opts = {.model_dir = dir,
-                                  .compute = AQ_F32,
-                                  .weight_format = AQ_F32,
-                                  .kv_format = (int)kv_format,
-                                  .kv = *kv,
-                                  .threads = 1,
-                                  .host_memory = AQ_GIB,
-                                  .isa = using_isa(isa_of(draw)),
-                                  .micro_batch = 1 + draw % 3,
-                                  .micro_batches = 1,
-                                  .serial = true,
-                                  .refill = true};
-    struct aq_workload w = {.sequences = count};
-    for (uint32_t i = 0; i < count; i++) {
-        w.prompt_max = (uint32_t)aq_max_u64(w.prompt_max, r[i].prompt);
-        w.total_max = (uint32_t)aq_max_u64(w.total_max, r[i].prompt + r[i].fed);
-    }
-    struct aq_engine *e;
-    struct aq_err err = {0};
-    int rc = aq_engine_open(&e, &opts, &err);
-    rc = rc < 0 ? rc : aq_engine_plan(e, &w, &err);
-    if (rc == 0) {
-        aq_engine_set_seams(e, &(struct aq_engine_seams){.kv_seen = see});
-        rc = aq_engine_load(e, &err);
-    }
-    if (rc < 0)
-        fail_msg("%s", err.text);
-    for (uint32_t i = 0; i < count; i++) {
-        r[i].cross = aq_kv_policy_cross(kv);
-        r[i].mixed = aq_kv_policy_ragged(kv) && kv->floor_kind == AQ_KV_FLOOR_MIX;
-        r[i].s = (struct aq_sequence){.prompt = r[i].ids,
-                                      .prompt_count = r[i].prompt,
-                                      .max_tokens = r[i].fed,
-                                      .sampling = {.top_p = 1, .repetition_penalty = 1},
-                                      .top_count = 0,
-                                      .tokens = r[i].tokens,
-                                      .logprobs = r[i].logprobs,
-                                      .user = &r[i]};
-        aq_engine_submit(e, &r[i].s);
-    }
-    for (bool worked = true; worked;) {
-        if (aq_engine_pass(e, &worked, &err) < 0)
-            fail_msg("%s", err.text);
-    }
-    aq_engine_close(e);
-}
-
-static void run_engine(const char *dir, const struct aq_kv_policy *kv, struct record *r,
-                       uint32_t count, uint32_t draw)
-{
-    run_engine_in(AQ_F32, dir, kv, r, count, draw);
-}
-
 /* ---- comparison ---- */
 
 struct tally {
     const struct record *record;
     char what[256];
     uint64_t sets, dropped, adopted, near_tokens, uneven;
+    uint64_t rules[5]; /* heads of prompts that have this rule */
     double worst_score, worst_logprob;
 };
 
@@ -246,7 +97,7 @@ static void settle(struct tally *y, struct ref_run *r, uint32_t layer, uint32_t 
             fail_msg("%s: layer %u, head %u, %u positions: the engine %s position %u", y->what,
                      layer, head, end, out == end ? "also keeps" : "does not keep",
                      out == end ? in : out);
-        bool many = r->policy.high > 0;
+        bool many = r->policy.high > 0 || (r->policy.variant == REF_FASTGEN && row == 0);
         double a = many ? h->rank[out] : h->score[out], b = many ? h->rank[in] : h->score[in];
         if (!may_differ(&r->policy, h->doubt[out] + h->doubt[in], a, b))
             fail_msg("%s: layer %u, head %u, %u positions: the engine keeps %u (score %.8g) and "
@@ -278,6 +129,31 @@ static void settle_layer(struct tally *y, struct ref_run *r, uint32_t layer)
         y->adopted++;
     }
     y->sets += heads;
+}
+
+/* The same where each head finds a rule: f32 may find another where a rule keeps just about as much
+ * as it must. */
+static void settle_rule(struct tally *y, struct ref_run *r, uint32_t layer, uint32_t head)
+{
+    struct ref_head *h = ref_head(r, layer, head);
+    const bool *kept = y->record->kept + record_at(y->record, 0, layer, head);
+    uint32_t n = r->prompt, first = h->rule;
+    bool ruled = r->policy.variant == REF_FASTGEN && !r->m->layer[layer].window;
+    for (uint32_t rule = 0; rule <= 4 && ruled; rule++) {
+        uint32_t want = 0, found = 0;
+        for (uint32_t j = 0; j < n; j++) {
+            want += h->kept[j];
+            found += kept[j];
+        }
+        if (want == found || fabs(h->recovered[first] - r->policy.mass) > 1e-5)
+            break;
+        y->adopted++;
+        h->rule = rule;
+        ref_cut_by_rule(&r->policy, h, n);
+    }
+    if (ruled)
+        y->rules[h->rule]++;
+    settle(y, r, layer, head, n, 0, n);
 }
 
 static int falling(const void *a, const void *b)
@@ -421,6 +297,10 @@ static void compare_scores(struct tally *y, const struct ref_run *r, uint32_t ro
             }
             if (!scored)
                 continue;
+            if (p.variant == REF_FASTGEN && ref_is_of_class(h, j)) {
+                assert_true(isinf(y->record->score[at + j]));
+                continue;
+            }
             double want = p.high ? ref_given(&p, h, r->count, j) : h->score[j];
             double found = (double)y->record->score[at + j];
             double error = fmax(0, fabs(found - want) - h->doubt[j]) / fmax(fabs(want), 1e-3);
@@ -467,7 +347,7 @@ static void compare(struct tally *y, const struct record *record, const struct r
         else if (together)
             settle_layer(y, r, i);
         for (uint32_t a = 0; a < m->kv_heads && !together; a++)
-            settle(y, r, i, a, record->prompt, 0, record->prompt);
+            settle_rule(y, r, i, a);
     }
     compare_scores(y, r, 0);
     compare_token(y, first, m->vocab, 0);
@@ -581,6 +461,36 @@ static void heads_of_all_layers_keep_what_the_reference_s_keep(void **state)
         ref_model_close(m);
     }
     report("heads of all layers", &y);
+    assert_true(y.sets > 1000 && y.dropped > 10000 && y.uneven > 50);
+    assert_true(y.adopted * 100 < y.sets);
+}
+
+/* Each head's rule, what it keeps of the prompt and after each row, by the matrix of attention. */
+static void heads_keep_by_the_reference_s_rules(void **state)
+{
+    static const struct random_model shapes[] = {
+        {RANDOM_OPT, 2, 64, 4, 4, 16, ASKED_VOCAB, 120, 2},
+        {RANDOM_LLAMA, 2, 96, 6, 2, 16, ASKED_VOCAB, 120, 3},
+        {RANDOM_NEOX, 2, 64, 4, 4, 16, ASKED_VOCAB, 120, 3},
+        {RANDOM_MISTRAL, 3, 64, 6, 2, 12, ASKED_VOCAB, 120, 2, .window = 19, .full_layers = 5},
+    };
+    const char *draws = getenv("AQ_KEPT_DRAWS");
+    uint32_t each = draws ? (uint32_t)atoi(draws) : TEST_SLOW ? 6 : 30;
+    struct tally y = {0};
+    for (uint32_t i = 0; i < AQ_ARRAY_LEN(shapes); i++) {
+        const char *dir = write_model(&shapes[i], 80 + i);
+        struct ref_model *m = ref_model_open(dir);
+        for (uint32_t n = 0; n < each; n++) {
+            struct asked a = asked_draw_fastgen(13, i * each + n);
+            compare_crowd(&y, dir, m, &a, 20000 + i * each + n, 90);
+        }
+        ref_model_close(m);
+    }
+    report("rules of heads", &y);
+    for (uint32_t rule = 0; rule < 5; rule++) {
+        print_message("%llu heads have rule %u\n", (unsigned long long)y.rules[rule], rule);
+        assert_true(y.rules[rule] > each / 6);
+    }
     assert_true(y.sets > 1000 && y.dropped > 10000 && y.uneven > 50);
     assert_true(y.adopted * 100 < y.sets);
 }
@@ -864,6 +774,22 @@ static void expect_whole(enum aq_dtype format, const char *dir, const struct ref
     record_close(&found);
 }
 
+/* The same of heads that must keep all attention. */
+static void expect_all_mass(enum aq_dtype format, const char *dir, const struct ref_model *m,
+                            const struct record *want)
+{
+    struct record found;
+    struct asked a = {.options = {.policy = "fastgen", .mass_given = true, .mass = 1}};
+    run_one(&found, format, dir, m, &a);
+    assert_false(found.dropped);
+    expect_same(&found, want);
+    record_close(&found);
+    a.options.mass = 0.99;
+    run_one(&found, format, dir, m, &a);
+    assert_true(found.dropped);
+    record_close(&found);
+}
+
 static void budgets_of_the_whole_sequence_change_no_bit(void **state)
 {
     static const char *const names[] = {"h2o",         "heavy",   "window",    "h2o:hf",
@@ -881,6 +807,7 @@ static void budgets_of_the_whole_sequence_change_no_bit(void **state)
             expect_whole(formats[f], dir, m, names[i], false, &want);
         for (size_t i = 0; i < AQ_ARRAY_LEN(in_bulk); i++)
             expect_whole(formats[f], dir, m, in_bulk[i], true, &want);
+        expect_all_mass(formats[f], dir, m, &want);
         record_close(&want);
     }
     ref_model_close(m);
@@ -961,6 +888,7 @@ static void windows_of_others_change_no_bit(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(random_models_keep_what_the_reference_keeps),
     cmocka_unit_test(heads_of_all_layers_keep_what_the_reference_s_keep),
+    cmocka_unit_test(heads_keep_by_the_reference_s_rules),
     cmocka_unit_test(a_model_s_kivi_cache_is_the_literal_quantiser_s),
     cmocka_unit_test(the_trained_model_keeps_what_the_reference_keeps),
     cmocka_unit_test(windows_are_those_of_the_reference),
