@@ -206,6 +206,17 @@ struct aq_attn_slots {
     uint32_t stride;    /* a multiple of 32 */
 };
 
+/* What a query turns back by in front of the first `slots` slots, whose keys count as nearer to it
+ * than they were turned for (policy/kv_policy.h: positions in the cache).  In place of q they get
+ *     x[d], x[d + half] = x[d] * c[d] + x[d + half] * s[d],  x[d + half] * c[d] - x[d] * s[d]
+ * with half = dim / 2, c[d] = turn[d] * scale and s[d] = turn[half + d] * scale; the rest of a head
+ * stays as it is. */
+struct aq_attn_turn {
+    const float *turn; /* [dim]: a row of a rotary table; NULL: q is that of all slots */
+    float scale;       /* one over the table's factor */
+    uint32_t slots, dim;
+};
+
 /* A head-block is 32 slots of one KV head: K rows [32][head_dim], then V rows [32][head_dim], in
  * kv_dtype; int8 and int4 rows are codes behind f16 [4][32], the scales and minima of K and of V,
  * one group per row (base/types.h: aq_kv_block_bytes() and what leads to it).  The address of block
@@ -231,6 +242,8 @@ struct aq_attn_seq {
     uint32_t position; /* original position of its first row */
     uint32_t recent;   /* positions that the next victim is not taken from (aq_kv_victim_fn) */
     bool overwrite;    /* its only row goes into slot slots.victim[h], which len counts already */
+    /* Of aq_attn_decode_fn on a CPU, where the sequence has one row and keys are numbers. */
+    struct aq_attn_turn turn;
 };
 
 /* Which of the candidates is the victim. */

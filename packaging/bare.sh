@@ -5,7 +5,8 @@
 #
 #     sh packaging/bare.sh FOLDER WAY...
 #
-#     demo    README's first command, in a clone      tests   README's second
+#     demo    README's first command, in a clone
+#     quick   README's second, the sample             tests   README's second, whole
 #     wheel   pip install, and ten lines of Python    deb     apt install, and a batch file
 #     docker  the RUN steps of the Dockerfile, one after the other
 #     build   both packages, by their commands, in a clone
@@ -16,7 +17,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 if [ $# -lt 2 ]; then
-    sed -n '3,16s/^# \{0,1\}//p' "$0" >&2
+    sed -n '3,17s/^# \{0,1\}//p' "$0" >&2
     exit 1
 fi
 mkdir -p "$1"
@@ -62,6 +63,7 @@ docker_steps() {
 commands_of() {
     case $1 in
     demo) echo "cd aquifer; ./bench/demo.sh" ;;
+    quick) echo "cd aquifer; ./tests/run.sh quick" ;;
     tests) echo "cd aquifer; ./tests/run.sh" ;;
     build) echo "sh aquifer/packaging/deb.sh '' /srv; sh aquifer/python/build_wheel.sh '' /srv" ;;
     docker) docker_steps ;;

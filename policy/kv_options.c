@@ -616,6 +616,31 @@ static int settle_read(struct aq_kv_policy *p, const struct aq_kv_options *o, st
     return 0;
 }
 
+/* Whether positions are those in the cache. */
+static int settle_positions(struct aq_kv_policy *p, const struct aq_kv_options *o,
+                            struct aq_err *reterr)
+{
+    const struct aq_kv_policy_desc *desc = aq_kv_policy_desc(p);
+    if (!o->positions_given || o->positions == AQ_KV_POSITIONS_TEXT)
+        return 0;
+    const char *why =
+        !aq_kv_policy_drops(p)
+            ? "it keeps every token, whose position in the cache is that in the text"
+        : p->bulk ? "keys are dropped in bulk (--kv-decode), and those that are left would have to "
+                    "be turned again"
+        : aq_kv_policy_grows(p)
+            ? "it gives up none of the tokens that come after the prompt (grow), whose positions "
+              "would pass the model's all the same"
+            : "each new key takes the place of any dropped one (overwrite), and every newer key "
+              "would move with it";
+    p->positions = o->positions;
+    return desc->can_close ? 0
+                           : aq_error(reterr, -EINVAL,
+                                      "--kv-policy %s: --kv-positions cache does not go with it: "
+                                      "%s; --kv-policy window has it, or --kv-positions text",
+                                      desc->name, why);
+}
+
 /* The variants restate other programs, so they take no further options. */
 static int check_variant(const struct aq_kv_policy *p, const struct aq_kv_options *o,
                          struct aq_err *reterr)
@@ -735,62 +760,8 @@ int aq_kv_policy_resolve(struct aq_kv_policy *ret, const struct aq_kv_options *o
     if (rc == 0 && p.bulk)
         rc = check_bulk(&p, o, reterr);
     rc = rc < 0 ? rc : settle_read(&p, o, reterr);
+    rc = rc < 0 ? rc : settle_positions(&p, o, reterr);
     if (rc == 0)
         *ret = p;
     return rc;
-}
-
-int aq_kv_policy_check_layers(const struct aq_kv_policy *p, const struct aq_model_steps *m,
-                              struct aq_err *reterr)
-{
-    bool chooses = !p->read;
-    for (uint32_t i = 0; i < m->step_count && !chooses; i++) {
-        const struct aq_step_desc *d = &m->step[i];
-        chooses = d->kind == AQ_STEP_ATTENTION && d->layer >= p->read_dense && !d->window;
-    }
-    if (chooses)
-        return 0;
-    if (p->read_dense < m->layers)
-        return aq_error(reterr, -EINVAL,
-                        "--kv-read %u: each of the model's %u layers behind the first %u has a "
-                        "window of its own, which is read whole; leave --kv-read out",
-                        p->read, m->layers - p->read_dense, p->read_dense);
-    return aq_error(reterr, -EINVAL,
-                    "--kv-read-dense %u: rows would read all of their keys in each of the model's "
-                    "%u layers; expected fewer, such as 0, or no --kv-read",
-                    p->read_dense, m->layers);
-}
-
-int aq_kv_policy_check_context(const struct aq_kv_policy *p, uint32_t context,
-                               struct aq_err *reterr)
-{
-    const struct aq_kv_amount *const amount[] = {&p->budget, &p->heavy, &p->recent, &p->floor,
-                                                 &p->drop};
-    static const char *const name[] = {"--kv-budget", "--kv-heavy", "--kv-recent", "--kv-floor",
-                                       "--kv-drop"};
-    for (size_t i = 0; i < AQ_ARRAY_LEN(amount); i++) {
-        if (amount[i]->unit == AQ_KV_SLOTS && amount[i]->slots > context)
-            return aq_error(reterr, -EINVAL,
-                            "%s %u: above the %u tokens of the model's context; 100%% keeps all",
-                            name[i], amount[i]->slots, context);
-    }
-    uint32_t heavy = 0, recent = 0;
-    bool slots = p->heavy.unit == AQ_KV_SLOTS && p->recent.unit == AQ_KV_SLOTS;
-    if (slots && !given(&p->budget))
-        aq_kv_policy_split(&heavy, &recent, p, 0);
-    if ((uint64_t)heavy + recent > context)
-        return aq_error(reterr, -EINVAL,
-                        "--kv-heavy %u and --kv-recent %u together are above the %u tokens of the "
-                        "model's context; --kv-budget 100%% keeps all",
-                        heavy, recent, context);
-    if (p->read > context)
-        return aq_error(reterr, -EINVAL,
-                        "--kv-read %u: above the %u tokens of the model's context; without it rows "
-                        "read all of their keys",
-                        p->read, context);
-    if (p->sinks > context || p->grace > context)
-        return aq_error(reterr, -EINVAL, "%s %u: above the %u tokens of the model's context",
-                        p->sinks > context ? "--kv-sinks" : "--kv-grace",
-                        p->sinks > context ? p->sinks : p->grace, context);
-    return 0;
 }

@@ -321,7 +321,11 @@ static const struct aq_kv_policy_desc policies[] = {
      .decode = BY_ATTENTION,
      .limits = limits_flexgen},
     {.name = "h2o:hf", .prompt = BY_ATTENTION, .decode = BY_ATTENTION, .limits = limits_hf},
-    {.name = "window", .prompt = BY_POSITION, .decode = BY_POSITION, .limits = limits_window},
+    {.name = "window",
+     .prompt = BY_POSITION,
+     .decode = BY_POSITION,
+     .can_close = true,
+     .limits = limits_window},
     {.name = "heavy", .prompt = BY_ATTENTION, .decode = BY_ATTENTION, .limits = limits_h2o},
     {.name = "adakv",
      .prompt = BY_ATTENTION,
@@ -616,6 +620,16 @@ enum aq_kv_counts aq_kv_limits_counts(const struct aq_kv_limits *l, uint32_t hel
 bool aq_kv_limits_drop(const struct aq_kv_limits *l, uint32_t prompt, uint32_t max_new)
 {
     return prompt > l->keep_prompt || (uint64_t)prompt + max_new > (uint64_t)l->slots + 1;
+}
+
+uint64_t aq_kv_policy_positions(const struct aq_kv_policy *p, uint32_t prompt, uint32_t max_new)
+{
+    struct aq_kv_limits l;
+    uint64_t tokens = (uint64_t)prompt + max_new;
+    if (p->positions != AQ_KV_POSITIONS_CACHE)
+        return tokens;
+    aq_kv_policy_limits(&l, p, prompt, max_new, 0, 1);
+    return aq_kv_limits_drop(&l, prompt, max_new) ? aq_max_u64(prompt, l.slots) : tokens;
 }
 
 /* Most slots of a prompt that each layer keeps, where all layers keep as many. */

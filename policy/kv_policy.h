@@ -41,6 +41,13 @@
  *              layer l of L keeps w + hi - l * ((hi - lo) / (L - 1)) tokens,
  *            or C, like every layer, while n < 2 B; and n, while n <= C.  (Of a policy without a
  *            window one token counts as such.)
+ *   places   Keys are turned at their positions in the text, by models with rotary positions. Where
+ *            `positions` is CACHE, rows after the prompt see them at their places in the cache, as
+ *            StreamingLLM has it (arXiv 2309.17453, section 3.2): the key of slot rank r at r, the
+ *            query at held - 1.  Of a window that has given up c = t + 1 - held tokens before row t
+ *            that moves nothing but the first `sinks` keys, which come c nearer to all others: they
+ *            get the query at t - c in place of t.  Prompts are attended whole, at the positions of
+ *            the text.
  *   all      The heads of all layers of kvcompress share one budget: policy/kv_cross.h.
  *   profile  Each head of fastgen has a rule of its own, found when the prompt has been attended:
  *            policy/kv_profile.h.  How much it keeps is known only then; what counts before is that
@@ -103,6 +110,10 @@ enum aq_kv_floor { AQ_KV_FLOOR_RESERVE, AQ_KV_FLOOR_MIX };
  * those that a drop of many has left. */
 enum aq_kv_decode { AQ_KV_DECODE_GROW, AQ_KV_DECODE_OVERWRITE, AQ_KV_DECODE_BULK };
 
+/* Which positions the keys of a row after the prompt have: those of the text, or their places in
+ * the cache. */
+enum aq_kv_positions { AQ_KV_POSITIONS_TEXT, AQ_KV_POSITIONS_CACHE };
+
 /* An amount as options give it: slots, or a share of a sequence's tokens. */
 enum aq_kv_unit { AQ_KV_UNSET, AQ_KV_SLOTS, AQ_KV_SHARE };
 struct aq_kv_amount {
@@ -152,6 +163,7 @@ struct aq_kv_policy_desc {
     uint32_t beta; /* of layers that differ: the first keeps about 2 beta - 1 times the last's */
     enum aq_kv_heads heads;
     bool can_share; /* its heads can share their slots */
+    bool can_close; /* positions can be those in the cache: sinks and the newest tokens stay */
     bool can_bulk;  /* its keys can be dropped in bulk; */
     bool bulk;      /* and they always are */
     double drop;    /* such a drop, as a share of the slots, unless it is given */
@@ -181,6 +193,7 @@ struct aq_kv_policy {
     /* Slots that a decoded row reads in each head (policy/kv_read.h); 0: all.  Rows of the first
      * `read_dense` layers read all. */
     uint32_t read, read_dense;
+    enum aq_kv_positions positions;
 };
 
 /* The user's options; all zero: full. */
@@ -215,6 +228,8 @@ struct aq_kv_options {
     struct aq_kv_amount frequent, local;
     bool read_given, read_dense_given;
     uint32_t read, read_dense;
+    bool positions_given;
+    enum aq_kv_positions positions;
 };
 enum { AQ_KV_POOL_MAX_WIDTH = 127 };
 #define AQ_KV_CROSS_LAYER_DEFAULT 2.0
@@ -223,11 +238,14 @@ enum { AQ_KV_POOL_MAX_WIDTH = 127 };
  * options that would be right. */
 int aq_kv_policy_resolve(struct aq_kv_policy *ret, const struct aq_kv_options *o,
                          struct aq_err *reterr);
-/* -EINVAL: a number of slots is above the longest sequence of the model. */
-int aq_kv_policy_check_context(const struct aq_kv_policy *p, uint32_t context,
+/* -EINVAL: a number of slots is above the longest sequence of the model; or sequences of `context`
+ * tokens are longer than the `known` positions of the model, and not all that is held after the
+ * prompt has positions among these. */
+int aq_kv_policy_check_context(const struct aq_kv_policy *p, uint32_t context, uint32_t known,
                                struct aq_err *reterr);
 /* -EINVAL: rows are to read a part of their keys, and no layer is left in which they do: all are
- * dense, or have a window of their own. */
+ * dense, or have a window of their own; or positions are to be those in the cache, and the model
+ * does not turn its keys. */
 int aq_kv_policy_check_layers(const struct aq_kv_policy *p, const struct aq_model_steps *m,
                               struct aq_err *reterr);
 
@@ -245,6 +263,7 @@ const char *aq_kv_pool_text(char dst[32], const struct aq_kv_score *s);
 const char *aq_kv_layers_text(char dst[32], const struct aq_kv_policy *p);
 const char *aq_kv_heads_name(enum aq_kv_heads heads);
 const char *aq_kv_decode_name(enum aq_kv_decode decode);
+const char *aq_kv_positions_name(enum aq_kv_positions positions);
 /* The newest `slots` tokens stay: the rule of a layer whose attention has a window of so many. */
 struct aq_kv_policy aq_kv_policy_window(uint32_t slots);
 /* "h2o: budget 20%, heavy 4 slots, ...", for messages.  Returns dst. */
@@ -275,6 +294,12 @@ static inline bool aq_kv_policy_lossy(const struct aq_kv_policy *p)
 static inline bool aq_kv_policy_ragged(const struct aq_kv_policy *p)
 {
     return p->heads != AQ_KV_HEADS_UNIFORM;
+}
+/* By how much a row at position t, the last of `held` slots, is nearer to its sinks in the cache
+ * than in the text; 0 where positions are the text's, or nothing is dropped yet. */
+static inline uint32_t aq_kv_policy_closer(const struct aq_kv_policy *p, uint32_t t, uint32_t held)
+{
+    return p->positions == AQ_KV_POSITIONS_CACHE && t >= held ? t + 1 - held : 0;
 }
 /* Do the heads of all layers share? */
 static inline bool aq_kv_policy_cross(const struct aq_kv_policy *p)
@@ -325,6 +350,8 @@ enum aq_kv_counts { AQ_KV_COUNTS_NOT, AQ_KV_COUNTS_FIRST, AQ_KV_COUNTS };
 enum aq_kv_counts aq_kv_limits_counts(const struct aq_kv_limits *l, uint32_t held);
 /* Will a sequence with these limits drop a key?  The last token's key is never computed. */
 bool aq_kv_limits_drop(const struct aq_kv_limits *l, uint32_t prompt, uint32_t max_new);
+/* A sequence of prompt + max_new tokens comes to positions below this. */
+uint64_t aq_kv_policy_positions(const struct aq_kv_policy *p, uint32_t prompt, uint32_t max_new);
 /* The lengths of a workload: prompts have at most prompt_max tokens, sequences at most total_max,
  * new tokens are at most new_max (0: unknown), prompts have at least prompt_min. */
 struct aq_kv_lengths {

@@ -97,6 +97,9 @@ const char *aq_kv_policy_text(char *dst, size_t dst_bytes, const struct aq_kv_po
     if (row->stat == AQ_ATTN_LOW && p->prompt.threshold != row->threshold && used < dst_bytes)
         used +=
             (size_t)snprintf(dst + used, dst_bytes - used, ", low %g", (double)p->prompt.threshold);
+    if (p->positions && used < dst_bytes)
+        used += (size_t)snprintf(dst + used, dst_bytes - used, ", positions %s",
+                                 aq_kv_positions_name(p->positions));
     if (p->read && used < dst_bytes)
         snprintf(dst + used, dst_bytes - used, "%s read %u but in the first %u layers",
                  any ? "," : ":", p->read, p->read_dense);
@@ -114,6 +117,13 @@ const char *aq_kv_decode_name(enum aq_kv_decode decode)
     static const char *const names[] = {"grow", "overwrite", "bulk"};
     assert((unsigned)decode < AQ_ARRAY_LEN(names));
     return names[decode];
+}
+
+const char *aq_kv_positions_name(enum aq_kv_positions positions)
+{
+    static const char *const names[] = {"text", "cache"};
+    assert((unsigned)positions < AQ_ARRAY_LEN(names));
+    return names[positions];
 }
 
 const char *aq_kv_layers_text(char dst[32], const struct aq_kv_policy *p)

@@ -20,19 +20,22 @@ uint64_t aq_rotary_bytes(const struct aq_model_steps *m, const struct aq_plan *p
 }
 
 uint32_t aq_rotary_first(const struct aq_model_steps *m, const struct aq_plan *plan,
-                         uint64_t tokens)
+                         uint64_t positions)
 {
     const struct aq_rotary *r = &m->rotary;
-    return r->long_from && tokens > r->long_from ? plan->shape.positions_max : 0;
+    return r->long_from && positions > r->long_from ? plan->shape.positions_max : 0;
 }
 
-static void fill_row(float *row, const struct aq_rotary *r, uint32_t table, uint32_t position)
+static void fill_row(float *row, const struct aq_model_steps *m, uint32_t table, uint32_t position)
 {
+    const struct aq_rotary *r = &m->rotary;
     uint32_t half = r->dims / 2;
     for (uint32_t d = 0; d < half; d++) {
-        float angle = (float)position * r->frequency[table][d];
-        row[d] = (float)cos((double)angle) * r->factor[table];
-        row[half + d] = (float)sin((double)angle) * r->factor[table];
+        double angle = (double)((float)position * r->frequency[table][d]);
+        if (position >= m->context)
+            angle = (double)position * (double)r->frequency[table][d];
+        row[d] = (float)cos(angle) * r->factor[table];
+        row[half + d] = (float)sin(angle) * r->factor[table];
     }
 }
 
@@ -43,6 +46,6 @@ void aq_rotary_fill(float *panel, const struct aq_model_steps *m, const struct a
     uint32_t rows = aq_rotary_rows(m, plan);
     assert(first < rows);
     for (uint32_t i = 0; i < AQ_PANEL_ROWS && first + i < rows; i++)
-        fill_row(panel + (uint64_t)i * m->rotary.dims, &m->rotary, (first + i) / positions,
+        fill_row(panel + (uint64_t)i * m->rotary.dims, m, (first + i) / positions,
                  (first + i) % positions);
 }

@@ -13,13 +13,15 @@ uint32_t aq_rotary_rows(const struct aq_model_steps *m, const struct aq_plan *pl
 /* Its bytes: panels of row-major f32. */
 uint64_t aq_rotary_bytes(const struct aq_model_steps *m, const struct aq_plan *plan);
 
-/* The row of position 0 for a sequence that has `tokens` tokens at its longest. */
+/* The row of position 0 for a sequence that comes to so many positions. */
 uint32_t aq_rotary_first(const struct aq_model_steps *m, const struct aq_plan *plan,
-                         uint64_t tokens);
+                         uint64_t positions);
 
 /* Fills one panel of the table: in each row dims / 2 cosines, then dims / 2 sines.  The angle is
- * f32(position) * frequency rounded to f32, as transformers has it, its cosine and sine are taken
- * in f64, rounded to f32, and multiplied by the factor in f32. */
+ * f32(position) * frequency rounded to f32, as transformers has it; behind the model's context it
+ * is f64's, because only differences of positions are to matter there, and f32 would lose them as
+ * positions grow.  Its cosine and sine are taken in f64, rounded to f32, and multiplied by the
+ * factor in f32. */
 void aq_rotary_fill(float *panel, const struct aq_model_steps *m, const struct aq_plan *plan,
                     uint32_t index);
 

@@ -142,6 +142,23 @@ static void write_layer_types(FILE *f, const struct random_model *s)
     fprintf(f, "], ");
 }
 
+static void write_factors(FILE *f, const char *name, const struct random_model *s, double step)
+{
+    fprintf(f, "\"%s\": [", name);
+    for (uint32_t i = 0; i < s->head_dim / 2; i++)
+        fprintf(f, "%s%.3f", i ? ", " : "", 1 + step * i);
+    fprintf(f, "]");
+}
+
+static void write_longrope(FILE *f, const struct random_model *s)
+{
+    fprintf(f, "\"original_max_position_embeddings\": %u, \"rope_scaling\": {", s->long_from);
+    write_factors(f, "short_factor", s, 0.05);
+    fprintf(f, ", ");
+    write_factors(f, "long_factor", s, 0.5);
+    fprintf(f, ", \"type\": \"longrope\"}, ");
+}
+
 static void write_config(const char *path, const struct random_model *s)
 {
     FILE *f = fopen(path, "w");
@@ -156,6 +173,8 @@ static void write_config(const char *path, const struct random_model *s)
         fprintf(f, "\"sliding_window\": %u, ", s->window);
     if (s->full_layers)
         write_layer_types(f, s);
+    if (s->long_from)
+        write_longrope(f, s);
     if (s->family == RANDOM_OPT)
         fprintf(f, "\"ffn_dim\": %u, \"word_embed_proj_dim\": %u}", 2 * s->hidden, s->hidden);
     else if (s->family == RANDOM_NEOX)

@@ -22,6 +22,7 @@ struct random_model {
     float sharpness; /* deviation of q . k / sqrt(head_dim) */
     uint32_t window;
     uint32_t full_layers; /* bit l: layer l has no window, though the others have */
+    uint32_t long_from;   /* longrope: longer sequences turn by other frequencies; 0: none */
 };
 
 /* Writes config.json and model.safetensors (f32) into a folder that is made for them, in place of

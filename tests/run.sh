@@ -1,6 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Installs what is missing, builds and runs every suite; the last line is "N passed, N failed".
+#     tests/run.sh         all of the below, more than half an hour on two cores
+#     tests/run.sh quick   whether the program works on this machine, within five minutes: a sample
+#                          of every kind but measurements, built for release only
 #   release     all suites, warnings are errors
 #   sanitized   all but form, headers and measurements, under AddressSanitizer and UBSan
 #   threads     the suites that start threads, under ThreadSanitizer
@@ -9,6 +12,13 @@
 # ones leave cores idle.  Build folders are kept in build-tests, so that a second run is short.
 set -u
 cd "$(dirname "$0")/.." || exit 1
+case "$*" in
+"" | quick) ;;
+*)
+    sed -n '3,6s/^# \{0,1\}//p' tests/run.sh >&2
+    exit 1
+    ;;
+esac
 root=$PWD builds=$PWD/build-tests start=$(date +%s)
 jobs=$(nproc 2>/dev/null || echo 2)
 mkdir -p "$builds"
@@ -78,10 +88,34 @@ build_fuzz() {
     )
 }
 
-if ! ./.ci/install test; then
+# Tests of each kind and their programs: what computes, what is kept, what is read and written, and
+# tokens beside those of other libraries.
+quick="base file json units policy kv_policy checker seating engine host_products kv trace io xfer
+disk_lane store sample tokenizer tok_families jinja request result generate resume options reference"
+quick_e2e="golden program families quantised"
+quick_scripts="e2e-chat e2e-resume e2e-score"
+check_quick() {
+    programs=engine/cli/aquifer
+    names=$quick_scripts
+    for name in $quick; do
+        programs="$programs tests/test_$name" names="$names $name"
+    done
+    for name in $quick_e2e; do
+        programs="$programs tests/test_e2e_$name" names="$names e2e-$name"
+    done
+    build quick "$programs" && check quick $names
+}
+
+if ! ./.ci/install "${1:-test}"; then
     echo "what the tests need could not be installed" >"$builds/install.failed"
 fi
 nice=
+if [ "$*" = quick ]; then
+    check_quick
+    say quick "done"
+    python3 "$root/tests/totals.py" "$builds"
+    exit
+fi
 build release "" -Dwerror=true
 nice="nice -n 19"
 build_sanitized &

@@ -361,6 +361,19 @@ static int check_options(const struct aq_options *o, struct aq_err *reterr)
     return 0;
 }
 
+/* What is compared with has the options of the run but for the policy. */
+static int check_compare(const struct eval *v, const struct aq_engine_info *info,
+                         struct aq_err *reterr)
+{
+    if (!v->o->compare_full || info->context <= info->positions)
+        return 0;
+    return aq_error(
+        reterr, -EINVAL,
+        "--compare-full: the full cache has the positions of the text, of which %s knows "
+        "%u, and the context is %u; expected --context %u or less, or no --compare-full",
+        info->name, info->positions, info->context, info->positions);
+}
+
 /* The windows, checked against the model, from an engine that is only looked at. */
 static int look(struct eval *v, const struct aq_options *first, struct aq_err *reterr)
 {
@@ -370,6 +383,7 @@ static int look(struct eval *v, const struct aq_options *first, struct aq_err *r
     int rc = aq_engine_opts_from(&opts, first, NULL, reterr);
     rc = rc < 0 ? rc : aq_engine_open(&e, &opts, reterr);
     const struct aq_engine_info *info = rc == 0 ? aq_engine_info(e) : NULL;
+    rc = rc < 0 ? rc : check_compare(v, info, reterr);
     rc = rc < 0 ? rc : aq_eval_ids_read(&text, v->o, reterr);
     rc = rc < 0 ? rc : aq_eval_windows_open(&v->w, &text, v->o, info->bos_id, reterr);
     rc = rc < 0 ? rc : check_windows(v, info, reterr);

@@ -57,9 +57,10 @@ static void session_close(struct aquifer *a)
 
 static int session_plan(struct aquifer *a, struct aq_err *reterr)
 {
-    uint32_t context = a->g.info->context;
+    uint32_t context = a->g.info->context, positions = a->g.info->positions;
     a->total_max = a->o->max_total_tokens ? a->o->max_total_tokens : context;
-    a->prompt_max = a->o->max_prompt_tokens ? a->o->max_prompt_tokens : a->total_max;
+    a->prompt_max = a->o->max_prompt_tokens ? a->o->max_prompt_tokens
+                                            : (uint32_t)aq_min_u64(a->total_max, positions);
     if (a->total_max > context || a->prompt_max > a->total_max)
         return aq_error(reterr, -EINVAL,
                         "expected max_prompt_tokens (%u) <= max_total_tokens (%u) <= context (%u)",

@@ -113,6 +113,7 @@ static int fill_info(struct aq_engine *e, struct aq_err *reterr)
     const struct aq_model *m = e->model;
     i->name = m->name;
     i->vocab = m->steps.vocab;
+    i->positions = m->steps.context;
     i->layers = m->steps.layers;
     i->hidden = m->steps.hidden;
     i->bos_id = m->config.bos_id;

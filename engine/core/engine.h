@@ -93,6 +93,7 @@ struct aq_workload {
 struct aq_engine_info {
     const char *name;        /* directory's base name or the shape's name */
     uint32_t vocab, context; /* context: limit after --context */
+    uint32_t positions;      /* that the model knows: most tokens of a prompt */
     uint32_t layers, hidden;
     int32_t bos_id, pad_id;
     bool add_bos; /* the architecture wants BOS in front of text */

@@ -102,7 +102,10 @@ int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_e
             reterr, -EINVAL,
             "workload: prompts of %u and totals of %u tokens do not fit a context of %u", prompt,
             total, e->info.context);
-    int rc = engine_rate_machine(e, reterr);
+    int rc = aq_planned_check_prompt(prompt, e->info.positions, e->info.context, reterr);
+    if (rc < 0)
+        return aq_error_prefix(reterr, "workload");
+    rc = engine_rate_machine(e, reterr);
     rc = rc < 0 ? rc : engine_rate_disk(e, aq_model_store(e->model), reterr);
     if (rc < 0)
         return rc;

@@ -63,12 +63,20 @@ int aq_planned_check_gpu(const struct aq_engine_opts *choices, struct aq_err *re
 int aq_planned_context(uint32_t *ret, const struct aq_model_steps *steps,
                        const struct aq_engine_opts *choices, struct aq_err *reterr)
 {
-    if (choices->context > steps->context)
-        return aq_error(reterr, -EINVAL, "--context %u: the model knows %u positions",
-                        choices->context, steps->context);
     *ret = choices->context ? choices->context : steps->context;
     int rc = aq_kv_policy_check_layers(&choices->kv, steps, reterr);
-    return rc < 0 ? rc : aq_kv_policy_check_context(&choices->kv, *ret, reterr);
+    return rc < 0 ? rc : aq_kv_policy_check_context(&choices->kv, *ret, steps->context, reterr);
+}
+
+int aq_planned_check_prompt(uint64_t prompt, uint32_t positions, uint32_t context,
+                            struct aq_err *reterr)
+{
+    if (prompt <= positions)
+        return 0;
+    return aq_error(reterr, -EINVAL,
+                    "prompts of %llu tokens are attended whole, and the model knows %u positions; "
+                    "--context %u goes on behind them with new tokens alone",
+                    (unsigned long long)prompt, positions, context);
 }
 
 uint64_t aq_planned_usable(enum aq_tier tier, uint64_t bytes)

@@ -27,6 +27,10 @@ int aq_planned_check_gpu(const struct aq_engine_opts *choices, struct aq_err *re
 /* The context limit of model and choices. */
 int aq_planned_context(uint32_t *ret, const struct aq_model_steps *steps,
                        const struct aq_engine_opts *choices, struct aq_err *reterr);
+/* -EINVAL: a prompt is longer than the positions that the model knows, which a context may be
+ * above. */
+int aq_planned_check_prompt(uint64_t prompt, uint32_t positions, uint32_t context,
+                            struct aq_err *reterr);
 
 /* What is left of a tier with so many bytes, where nobody says how much is meant. */
 uint64_t aq_planned_usable(enum aq_tier tier, uint64_t bytes);

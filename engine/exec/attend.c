@@ -86,7 +86,18 @@ static void report_slots(const struct attend *t, uint32_t i, const struct aq_att
 
 /* ---- decode ------------------------------------------------------------------------------ */
 
-/* Finds scores and positions of the sequences' slots, and the slots that their rows take. */
+/* Where positions are those in the cache, the sinks are nearer to a row than in the text. */
+static struct aq_attn_turn turn_of(const struct attend *t, uint32_t i)
+{
+    const struct aq_seat_kv *s = kv_of(t, i);
+    uint32_t closer = aq_kv_policy_closer(&t->policy, seen_of(t, i) - 1, s->held);
+    if (!closer || !s->limits.sinks)
+        return (struct aq_attn_turn){0};
+    return exec_rotary_back(t->x, t->x->seat[t->seat[i]].sequence, closer, s->limits.sinks);
+}
+
+/* Finds scores and positions of the sequences' slots, the slots that their rows take, and what the
+ * rows' queries turn by. */
 static void find_slots(const struct attend *t)
 {
     for (uint32_t i = 0; i < t->count; i++) {
@@ -98,6 +109,7 @@ static void find_slots(const struct attend *t)
         q->position = seen_of(t, i) - 1;
         q->overwrite = s->overwrites;
         q->recent = s->limits.recent_decode;
+        q->turn = turn_of(t, i);
         if ((s->held < s->limits.slots && !s->limits.profiled) || s->limits.bulk)
             q->slots.victim = NULL; /* no key is dropped yet, or none alone */
     }

@@ -228,6 +228,9 @@ int exec_rotary_open(struct aq_executor *x, struct aq_err *reterr);
 void exec_rotary_close(struct aq_executor *x);
 /* The value of exec_batch.position for position 0 of a sequence. */
 uint32_t exec_position_first(const struct aq_executor *x, const struct aq_sequence *s);
+/* What turns a query of a sequence back by `positions` in front of its first `slots` slots. */
+struct aq_attn_turn exec_rotary_back(const struct aq_executor *x, const struct aq_sequence *s,
+                                     uint32_t positions, uint32_t slots);
 
 /* ---- attend.c ---- */
 /* Stores the new keys and values of a part's sequences, runs attention for their queries, and

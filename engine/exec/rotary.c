@@ -65,5 +65,23 @@ uint32_t exec_position_first(const struct aq_executor *x, const struct aq_sequen
 {
     if (!x->rotary_table)
         return x->steps->position_offset;
-    return aq_rotary_first(x->steps, x->plan, (uint64_t)s->prompt_count + s->max_tokens);
+    if (!x->steps->rotary.long_from)
+        return 0;
+    return aq_rotary_first(x->steps, x->plan,
+                           aq_kv_policy_positions(&x->plan->kv, s->prompt_count, s->max_tokens));
+}
+
+struct aq_attn_turn exec_rotary_back(const struct aq_executor *x, const struct aq_sequence *s,
+                                     uint32_t positions, uint32_t slots)
+{
+    const struct aq_rotary *r = &x->steps->rotary;
+    uint32_t first = exec_position_first(x, s), row = first + positions;
+    assert(x->rotary_table && positions < x->plan->shape.positions_max);
+    return (struct aq_attn_turn){
+        .turn = x->rotary_table + row / AQ_PANEL_ROWS * panel_floats(x) +
+                (size_t)(row % AQ_PANEL_ROWS) * r->dims,
+        .scale = 1 / r->factor[first > 0],
+        .slots = slots,
+        .dim = r->dims,
+    };
 }

@@ -113,6 +113,7 @@ static int open_rules(struct aq_generator *g, const struct aq_options *o, struct
     r->chat = g->chat;
     r->vocab = i->vocab;
     r->context = i->context;
+    r->prompt_max = i->positions;
     r->bos_id = t ? t->bos_id : i->bos_id;
     r->adds_bos = t && t->add_bos;
     r->bos = o->bos;

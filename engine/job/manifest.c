@@ -27,7 +27,8 @@ static void set_hash(json_t **o, const char *key, uint64_t hash)
 }
 
 /* kv_policy, where it drops anything kv_budget, kv_heavy, ..., and where rows read a part kv_read
- * and kv_read_dense: results of the full cache are compared by its name alone. */
+ * and kv_read_dense, where positions are those in the cache kv_positions: results of the full cache
+ * are compared by its name alone. */
 static void add_kv(json_t **v, const struct aq_kv_policy *p)
 {
     json_t *kv = aq_kv_policy_json(p), *value;
@@ -40,8 +41,11 @@ static void add_kv(json_t **v, const struct aq_kv_policy *p)
         snprintf(key, sizeof(key), "kv_%s", strcmp(name, "name") ? name : "policy");
         aq_json_put(v, key, json_incref(value));
     }
-    if (kv && !p->read) /* a run that goes on without it must not look like one that says nothing */
+    /* A run that goes on without them must not look like one that says nothing. */
+    if (kv && !p->read)
         aq_json_put(v, "kv_read", json_null());
+    if (kv && !p->positions)
+        aq_json_put(v, "kv_positions", json_null());
     json_decref(kv);
 }
 

@@ -221,6 +221,14 @@ static int open_engine(struct aq_engine **ret, const struct aq_options *o,
             row->prompt_len, row->gen_len, aq_engine_info(e)->name, aq_engine_info(e)->context);
         goto fail;
     }
+    if (is_projected(o, row) && total - 1 > aq_engine_info(e)->positions) {
+        rc = aq_error(
+            reterr, -EINVAL,
+            "--decode-passes %u: the cache is filled by prompts of up to %u tokens, and %s "
+            "knows %u positions; expected a smaller --gen-len, or no --decode-passes",
+            o->decode_passes, total - 1, aq_engine_info(e)->name, aq_engine_info(e)->positions);
+        goto fail;
+    }
     struct aq_length length = {row->prompt_len, row->gen_len};
     struct aq_workload w = {
         .sequences = requests,

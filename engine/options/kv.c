@@ -149,6 +149,19 @@ static int check_residual(const struct aq_kv_policy *p, const struct aq_options 
     return 0;
 }
 
+/* Codes of a key and of what is added to it would have to be turned apart. */
+static int check_positions(const struct aq_kv_policy *p, const struct aq_options *o,
+                           struct aq_err *reterr)
+{
+    if (p->positions != AQ_KV_POSITIONS_CACHE || o->kv_format < 0 ||
+        aq_dtype_is_float((enum aq_dtype)o->kv_format))
+        return 0;
+    return aq_error(reterr, -EINVAL,
+                    "--kv-positions cache: queries are turned in front of keys that are numbers, "
+                    "not codes; expected --kv-format f16, bf16 or f32 beside it, found %s",
+                    aq_dtype_name((enum aq_dtype)o->kv_format));
+}
+
 int aq_kv_format_refused(enum aq_dtype format, struct aq_err *reterr)
 {
     return aq_error(reterr, -EINVAL,
@@ -184,6 +197,7 @@ int aq_options_kv_policy(struct aq_kv_policy *ret, const struct aq_options *o,
         .read = o->kv_read,
         .read_dense_given = o->kv_read_dense_given,
         .read_dense = o->kv_read_dense,
+        .positions_given = o->kv_positions != NULL,
     };
     for (int g = AQ_ATTN_SUM; o->kv_group && g <= AQ_ATTN_MAX_OF_SUMS; g++) {
         if (strcmp(aq_kv_group_name((enum aq_attn_group)g), o->kv_group) == 0)
@@ -201,6 +215,10 @@ int aq_options_kv_policy(struct aq_kv_policy *ret, const struct aq_options *o,
         if (strcmp(aq_kv_decode_name((enum aq_kv_decode)d), o->kv_decode) == 0)
             kv.decode = (enum aq_kv_decode)d;
     }
+    for (int at = AQ_KV_POSITIONS_TEXT; o->kv_positions && at <= AQ_KV_POSITIONS_CACHE; at++) {
+        if (strcmp(aq_kv_positions_name((enum aq_kv_positions)at), o->kv_positions) == 0)
+            kv.positions = (enum aq_kv_positions)at;
+    }
     kv.heads_given = o->kv_heads != NULL;
     if (kv.heads_given && strcmp(o->kv_heads, "shared") == 0)
         kv.heads = AQ_KV_HEADS_SHARED;
@@ -213,6 +231,7 @@ int aq_options_kv_policy(struct aq_kv_policy *ret, const struct aq_options *o,
     struct aq_kv_policy p;
     rc = rc < 0 ? rc : aq_kv_policy_resolve(&p, &kv, reterr);
     rc = rc < 0 ? rc : check_residual(&p, o, kivi, reterr);
+    rc = rc < 0 ? rc : check_positions(&p, o, reterr);
     if (rc < 0)
         return rc;
     if (kivi)
@@ -225,6 +244,10 @@ int aq_options_kv_policy(struct aq_kv_policy *ret, const struct aq_options *o,
 
 int aq_kv_policy_check_gpu(const struct aq_kv_policy *p, struct aq_err *reterr)
 {
+    if (p->positions == AQ_KV_POSITIONS_CACHE)
+        return aq_error(reterr, -EINVAL,
+                        "--kv-positions cache: queries are turned in front of sinks by the cpu "
+                        "backend; --device cpu, or --kv-positions text");
     if (!aq_kv_policy_ragged(p))
         return 0;
     return aq_error(reterr, -EINVAL,
@@ -294,6 +317,8 @@ json_t *aq_kv_policy_json(const struct aq_kv_policy *p)
     }
     if (p->heads != aq_kv_policy_desc(p)->heads)
         aq_json_put(&o, "heads", json_string(aq_kv_heads_name(p->heads)));
+    if (p->positions)
+        aq_json_put(&o, "positions", json_string(aq_kv_positions_name(p->positions)));
     if (!p->bulk)
         return o;
     aq_json_put(&o, "decode", json_string(aq_kv_decode_name(AQ_KV_DECODE_BULK)));

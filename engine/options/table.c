@@ -74,7 +74,7 @@ const struct aq_option aq_option_table[] = {
              "of KIVI's authors (default sliding)"},
     {"context", 0, AQ_GROUP_MODEL, CHOOSE, AQ_OPTION_U32, AT(context), .argument = "N",
      RANGE(1, TOKENS_MAX), .flags = AQ_OPTION_AUTO,
-     .help = "lowers the context limit; auto: the model's"},
+     .help = "lowers the context limit, or with --kv-positions cache raises it; auto: the model's"},
 
     /* ---- generate: files ---- */
     {"input", 'i', AQ_GROUP_FILES, GENERATE | TOKENIZE | PLAN, AQ_OPTION_STRING, AT(input),
@@ -470,6 +470,12 @@ const struct aq_option aq_option_table[] = {
     {"kv-low", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_REAL, AT(kv_low), .argument = "X",
      RANGE(0, TOKENS_MAX), .flags = AQ_OPTION_ABOVE_MIN,
      .help = "scissorhands: attention is low below this number over the tokens seen (default 1)"},
+    {"kv-positions", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHOICE, AT(kv_positions),
+     .argument = "HOW", .choices = "text|cache",
+     .help =
+         "what new tokens take as the positions of what is kept: those in the text, or (window, "
+         "of models with rotary positions, on the CPU) the places in the cache, as StreamingLLM "
+         "has it, so that --context may be above the model's (default text)"},
     {"kv-read", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_U32, AT(kv_read), GIVEN(kv_read_given),
      .argument = "N", RANGE(0, TOKENS_MAX),
      .help =

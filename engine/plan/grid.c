@@ -84,7 +84,8 @@ static bool add_level(struct aq_plan_grid *g, struct aq_plan_axis *a, uint32_t *
         uint32_t by = quarters[(*tried)++];
         struct aq_plan_level level = {scaled(asked.low, by, a->unit),
                                       scaled(asked.high, by, a->unit)};
-        if (level.low && !has(a, level.high) && fits_context(g, a, level.high, context)) {
+        bool fits = fits_context(g, a, level.high, context) && (!a->most || level.high <= a->most);
+        if (level.low && !has(a, level.high) && fits) {
             insert(a, level);
             return true;
         }

@@ -19,6 +19,7 @@ struct aq_plan_axis {
     const char *key, *name; /* of the option, and for people */
     uint64_t unit;          /* that levels beside the first are multiples of */
     bool length;            /* tokens, which share the context; else bytes */
+    uint64_t most;          /* no level beside the first is above it; 0: any may be */
     struct aq_plan_level level[AQ_PLAN_LEVELS_MAX]; /* rising */
     uint32_t count, at;                             /* of levels; which of them was asked for */
 };

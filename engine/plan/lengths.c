@@ -151,6 +151,9 @@ static int read_line(struct rows *rows, const struct aq_planning *p, char *line,
                       "not fit a context of %u",
                       path, (unsigned long long)number, (unsigned long long)r.prompt,
                       (unsigned long long)r.gen, p->context);
+    if (rc == 0 && aq_planned_check_prompt(r.prompt, p->positions, p->context, reterr) < 0)
+        rc =
+            aq_error_prefix(reterr, "--lengths: '%s', line %llu", path, (unsigned long long)number);
     rc = rc < 0 ? rc : add_row(rows, &r, reterr);
     if (rc == 0 && rows->sequences > COUNT_MAX)
         rc = aq_error(reterr, -EINVAL, "--lengths: '%s' has more than %llu sequences", path,

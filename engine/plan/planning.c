@@ -35,6 +35,7 @@ static int choose_formats(struct aq_planning *p, struct aq_err *reterr)
     int rc = aq_planned_formats(&p->formats, p->model, &p->choices, &products, reterr);
     if (rc == 0 && products.gpu)
         rc = aq_planned_check_gpu(&p->choices, reterr);
+    p->positions = p->model->steps.context;
     return rc < 0 ? rc : aq_planned_context(&p->context, &p->model->steps, &p->choices, reterr);
 }
 
@@ -53,6 +54,9 @@ static int read_lengths(struct aq_planning *p, struct aq_err *reterr)
                         "workload: prompts of %u and %u generated tokens do not fit a context of "
                         "%u",
                         p->prompt[1], p->gen[1], p->context);
+    rc = aq_planned_check_prompt(p->prompt[1], p->positions, p->context, reterr);
+    if (rc < 0)
+        return aq_error_prefix(reterr, "workload");
     uint64_t requests = o->requests;
     bool range = p->prompt[0] < p->prompt[1] || p->gen[0] < p->gen[1];
     uint64_t seats = (uint64_t)o->micro_batch * (o->micro_batches ? o->micro_batches : 1);

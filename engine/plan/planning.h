@@ -49,8 +49,8 @@ struct aq_planning {
     uint64_t store_bytes; /* of the packed weights, on disk where some stream */
     struct aq_planning_disk disk;
     struct aq_formats formats;
-    uint32_t context;
-    uint32_t prompt[2], gen[2]; /* lengths from, to */
+    uint32_t context, positions; /* positions: that the model knows */
+    uint32_t prompt[2], gen[2];  /* lengths from, to */
     bool requests_assumed;
     uint64_t records, records_invalid; /* of --input */
     /* Of those, by what is wrong: how many, and the first. */

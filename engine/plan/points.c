@@ -93,11 +93,13 @@ static void make_grid(struct aq_plan_grid *g, const struct aq_planning *p, uint6
         g, &(struct aq_plan_axis){.key = "host_memory", .name = "Host memory", .unit = AQ_MIB},
         (struct aq_plan_level){host, host});
     if (!p->o->input && !p->o->lengths) { /* else a file says them */
-        aq_plan_grid_add(
-            g,
-            &(struct aq_plan_axis){
-                .key = "prompt_len", .name = "Prompt length", .unit = 1, .length = true},
-            (struct aq_plan_level){p->prompt[0], p->prompt[1]});
+        aq_plan_grid_add(g,
+                         &(struct aq_plan_axis){.key = "prompt_len",
+                                                .name = "Prompt length",
+                                                .unit = 1,
+                                                .length = true,
+                                                .most = p->positions},
+                         (struct aq_plan_level){p->prompt[0], p->prompt[1]});
         aq_plan_grid_add(
             g,
             &(struct aq_plan_axis){

@@ -135,9 +135,10 @@ struct aq_request_rules {
     struct aq_tok_state *tok_state;
     const struct aq_chat *chat; /* NULL: messages cannot be rendered */
     uint32_t vocab, context;
-    int32_t bos_id;    /* -1: the model has none */
-    bool adds_bos;     /* the model's files put BOS in front of text */
-    int32_t prefix_id; /* what a text without a context is scored behind: BOS, or EOS; -1: none */
+    uint32_t prompt_max; /* most tokens of a prompt, below the context perhaps; 0: as that */
+    int32_t bos_id;      /* -1: the model has none */
+    bool adds_bos;       /* the model's files put BOS in front of text */
+    int32_t prefix_id;   /* what a text without a context is scored behind: BOS, or EOS; -1: none */
     /* Do scores of `count` tokens behind a prompt depend on whether they are prefilled, or fed one
      * by one?  NULL: never. */
     bool (*feeds)(const void *user, uint32_t prompt, uint32_t count);

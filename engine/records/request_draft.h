@@ -44,6 +44,13 @@ void aq_request_draft_close(struct aq_request *r);
 /* Reads every field of the body into r->params; false when the request is refused. -ENOMEM comes
  * back in *ret_rc. */
 bool aq_request_read_fields(struct aq_request *r, int *ret_rc);
+/* Most tokens that are attended together. */
+static inline uint32_t aq_request_prompt_max(const struct aq_request_rules *rules)
+{
+    bool less = rules->prompt_max && rules->prompt_max < rules->context;
+    return less ? rules->prompt_max : rules->context;
+}
+
 /* Where a record has its prompt; lines of plain text have no fields to choose from. */
 static inline const char *aq_request_prompt_field(const struct aq_request_rules *rules)
 {

@@ -246,18 +246,22 @@ static void truncate_context(struct aq_prompt *p, uint32_t keep, bool left)
 static bool fit_context(struct aq_request *r, struct aq_prompt *p)
 {
     const struct aq_request_rules *rules = r->draft->rules;
-    if ((uint64_t)p->count + p->scored <= (uint64_t)rules->context + 1)
+    uint32_t most = aq_request_prompt_max(rules);
+    if ((uint64_t)p->count + p->scored <= (uint64_t)rules->context + 1 && p->count <= most)
         return true;
     bool room = p->scored <= rules->context;
     bool left = rules->overlong == AQ_OVERLONG_TRUNCATE_LEFT;
     if (room && (left || rules->overlong == AQ_OVERLONG_TRUNCATE_RIGHT)) {
-        truncate_context(p, rules->context + 1 - p->scored, left);
+        most = (uint32_t)aq_min_u64(most, (uint64_t)rules->context + 1 - p->scored);
+        truncate_context(p, most, left);
         return true;
     }
     return aq_request_refuse(r, AQ_RECORD_CONTEXT_LENGTH_EXCEEDED, aq_request_field(r),
                              "%s: prompt %u tokens, continuation %u, context %u",
-                             room ? "prompt and continuation exceed the context"
-                                  : "the continuation leaves no room for a prompt",
+                             p->count > most ? "the prompt exceeds the positions that the model "
+                                               "knows"
+                             : room          ? "prompt and continuation exceed the context"
+                                             : "the continuation leaves no room for a prompt",
                              p->count, p->scored, rules->context);
 }
 
@@ -355,7 +359,7 @@ static bool open_context(struct aq_request *r, struct context *c, int *ret_rc)
  * the last of them; the last window reaches back over tokens that are scored already. */
 static bool tokenise_rolling(struct aq_request *r, int *ret_rc)
 {
-    uint32_t width = r->draft->rules->context;
+    uint32_t width = aq_request_prompt_max(r->draft->rules);
     struct aq_prompt all = {0};
     if (r->draft->rules->prefix_id < 0)
         return refuse_prefix(r);

@@ -144,24 +144,33 @@ static void truncate(struct aq_prompt *p, uint32_t keep, bool left)
 
 static bool fit_context(struct aq_request *r, struct aq_prompt *p)
 {
-    uint32_t context = r->draft->rules->context;
-    if ((uint64_t)p->count + p->max_tokens <= context)
+    uint32_t context = r->draft->rules->context, most = aq_request_prompt_max(r->draft->rules);
+    if ((uint64_t)p->count + p->max_tokens <= context && p->count <= most)
         return true;
     switch (r->draft->rules->overlong) {
     case AQ_OVERLONG_TRUNCATE_LEFT:
     case AQ_OVERLONG_TRUNCATE_RIGHT:
         if ((uint64_t)p->max_tokens + p->bos + 1 > context)
             return refuse_length(r, p, "max_tokens leaves no room for the prompt");
-        truncate(p, context - p->max_tokens,
-                 r->draft->rules->overlong == AQ_OVERLONG_TRUNCATE_LEFT);
+        most = (uint32_t)aq_min_u64(most, context - p->max_tokens);
+        truncate(p, most, r->draft->rules->overlong == AQ_OVERLONG_TRUNCATE_LEFT);
         return true;
     case AQ_OVERLONG_CLIP:
         if (p->count >= context)
             return refuse_length(r, p, "the prompt leaves no room");
+        if (p->count > most)
+            break;
         p->max_tokens = context - p->count;
         return true;
     default: break;
     }
+    if (p->count > most && p->count < context)
+        return aq_request_refuse(
+            r, AQ_RECORD_CONTEXT_LENGTH_EXCEEDED, aq_request_field(r),
+            "the prompt exceeds the positions that the model knows, behind "
+            "which the context has room for new tokens alone: prompt %u tokens, positions "
+            "%u, context %u",
+            p->count, most, context);
     return refuse_length(r, p,
                          p->count >= context ? "the prompt leaves no room"
                                              : "prompt and max_tokens exceed the context");

@@ -88,6 +88,12 @@ static inline uint32_t aq_attn_victim_end(const struct aq_attn_seq *s)
 
 /* Asserts what every version of attention takes for granted, and what all but decode attention
  * does. */
+static inline void aq_attn_turn_assert(const struct aq_attn *a, const struct aq_attn_seq *s)
+{
+    const struct aq_attn_turn *t = &s->turn;
+    assert(!t->turn || (s->rows == 1 && !a->window && aq_dtype_is_float(a->kv_dtype)));
+    assert(!t->turn || (t->dim >= 2 && t->dim % 2 == 0 && t->dim <= a->head_dim));
+}
 static inline void aq_attn_decode_assert(const struct aq_attn *a)
 {
     assert(aq_dtype_is_float(a->kv_dtype) || aq_dtype_is_quantised(a->kv_dtype) ||
@@ -95,6 +101,8 @@ static inline void aq_attn_decode_assert(const struct aq_attn *a)
     assert(aq_dtype_is_float(a->out_dtype));
     assert(a->kv_heads >= 1 && a->q_per_kv >= 1 && a->head_dim >= 1);
     assert(a->seqs || a->seq_count == 0);
+    for (uint32_t i = 0; i < a->seq_count; i++)
+        aq_attn_turn_assert(a, &a->seqs[i]);
 }
 static inline void aq_attn_assert(const struct aq_attn *a)
 {

@@ -49,13 +49,14 @@ struct decode {
     float *offset; /* [heads][count][VEC_LANES]: sums of weight times V's minimum, by lane */
     /* Of KIVI, each [QUERIES_WIDE][..]: the queries times the scales of K, weights times the scales
      * of V [groups][BLOCK_SLOTS], and the sums of weights times V's minima [groups]. */
-    float *q_scaled, *group_p, *group_offset;
-    float *wide; /* [2 * BLOCK_SLOTS][dim]: a block of KIVI in f32 */
+    float *q_scaled, *group_p, *group_offset; /* q_scaled: else queries that are turned back */
+    float *wide;                              /* [2 * BLOCK_SLOTS][dim]: a block of KIVI in f32 */
     /* The arrays for scores; NULL where there are none. */
     float *kept;     /* [heads][count][kept_slots]: exp(score - maximum of then) */
     float *kept_max; /* [heads][count][kept_blocks]: these maxima, per block */
     float *partial;  /* [kept_slots], of one head */
     uint32_t kept_slots, kept_blocks;
+    struct aq_attn_turn turn; /* of the sequence */
     float max[QUERIES_MAX];
     float q_sum[QUERIES_MAX]; /* sums of q: what K's minima are multiplied by */
     /* The keys that each query sees: [first, visible). */
@@ -431,11 +432,22 @@ VEC_FN void weigh_codes(struct decode *t, struct step *x, struct form f, uint32_
         spread_weights(t, x, f, i);
 }
 
+/* The slot of block b that a border between keys comes before; 0 and 32 where it is outside. */
+static inline uint32_t border_in(uint32_t key, uint32_t b)
+{
+    uint32_t first = b * BLOCK_SLOTS;
+    return key <= first ? 0 : (uint32_t)aq_min_u64(key - first, BLOCK_SLOTS);
+}
+
+#include "kernels/cpu/attn_turned_simd.h"
+
 VEC_FN void attend_one(struct decode *t, struct step *x, struct form f)
 {
     ask_rest(x, f);
     set_queries(t, x, f, 1);
     score_one(t, x, f);
+    if (is_turned(t, x))
+        score_turned(t, x, (struct form){f.dtype, t->dim}, 1);
     weigh_codes(t, x, f, 0);
     add_values(t, x, f, 1, VECS_ONE);
 }
@@ -445,16 +457,11 @@ VEC_FN void attend_wide(struct decode *t, struct step *x, struct form f)
     ask_rest(x, f);
     set_queries(t, x, f, QUERIES_WIDE);
     score_wide(t, x, f);
+    if (is_turned(t, x))
+        score_turned(t, x, (struct form){f.dtype, t->dim}, QUERIES_WIDE);
     for (uint32_t i = 0; i < QUERIES_WIDE; i++)
         weigh_codes(t, x, f, i);
     add_values(t, x, f, QUERIES_WIDE, VECS_WIDE);
-}
-
-/* The slot of block b that a border between keys comes before; 0 and 32 where it is outside. */
-static inline uint32_t border_in(uint32_t key, uint32_t b)
-{
-    uint32_t first = b * BLOCK_SLOTS;
-    return key <= first ? 0 : (uint32_t)aq_min_u64(key - first, BLOCK_SLOTS);
 }
 
 /* Slots of block b that queries [query, last] of a head see between them: rows ascend, and so does
@@ -529,6 +536,7 @@ static void load_queries(struct decode *t, const struct decode_run *run)
 {
     const struct aq_attn *a = run->a;
     uint32_t queries = t->heads * t->count;
+    t->turn = run->seq->turn;
     for (uint32_t i = 0; i < queries; i++) {
         uint32_t head = run->head + i / t->count, query = run->query + i % t->count;
         uint32_t row = query / a->q_per_kv, group = query % a->q_per_kv;

@@ -17,6 +17,18 @@ struct query {
     uint32_t g;                /* the first of the query heads of the KV head that count */
 };
 
+/* Number d of the query, as `key` gets it. */
+static double query_at(const struct query *x, uint32_t key, uint32_t d)
+{
+    const struct aq_attn_turn *t = &x->seq->turn;
+    uint32_t half = t->dim / 2;
+    if (!t->turn || key >= t->slots || d >= t->dim)
+        return (double)x->q[d];
+    double c = (double)t->turn[d % half] * (double)t->scale;
+    double s = (double)t->turn[half + d % half] * (double)t->scale;
+    return d < half ? x->q[d] * c + x->q[d + half] * s : x->q[d] * c - x->q[d - half] * s;
+}
+
 static double score(const struct query *x, uint32_t key)
 {
     const struct aq_attn *a = x->a;
@@ -25,7 +37,7 @@ static double score(const struct query *x, uint32_t key)
     uint32_t row = key % AQ_HEAD_BLOCK_SLOTS;
     double sum = 0;
     for (uint32_t d = 0; d < a->head_dim; d++)
-        sum += (double)x->q[d] * aq_kv_load(block, dtype, a->head_dim, row, d);
+        sum += query_at(x, key, d) * aq_kv_load(block, dtype, a->head_dim, row, d);
     return sum * a->scale;
 }
 

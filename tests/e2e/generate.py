@@ -401,6 +401,8 @@ class Generate(Rig):
             (("--kv-policy", "h2o", "--kv-budget", "64", "--kv-decode", "bulk", "--kv-drop", "0"),
              b"--kv-drop: expected a part of the budget"),
             (("--kv-budget", "20%"), b"--kv-policy h2o"),
+            (("--kv-policy", "window", "--kv-budget", "64", "--kv-positions", "cache"),
+             b"--kv-positions cache: the model adds positions to the embedding"),
             (("--kv-read", "32"), b"--kv-read 32: a row always reads"),
             (("--kv-read", "1025"), b"--kv-read 1025: above the 1024 tokens of the model's context"),
             (("--kv-read", "96", "--kv-read-dense", "6"), b"--kv-read-dense 6: rows would read all of their keys"),

@@ -331,6 +331,10 @@ class Plan(Rig):
         bounds = part["plan"]["seats"] * 14 * 144 * 8 * 64 * 4
         self.assertEqual(part["memory"]["host"]["items"]["kv bounds"], -(-bounds // page) * page)
         self.assertIn("--kv-read 512", part["command"])
+        close = self.plan("--shape", "llama-3.2-1b", "--hardware", "epyc-zen5-2vcpu", "--prompt-len", "64", "--gen-len",
+                          "300", "--kv-policy", "window", "--kv-budget", "64", "--kv-positions", "cache")
+        self.assertEqual(close["plan"]["kv"]["positions"], "cache")
+        self.assertIn("--kv-positions cache", close["command"])
         both = self.plan(*T4, "--allow", "snapkv=64,h2o=64")
         self.assertEqual(both["plan"]["kv_policy"], "h2o")  # it bounds what is generated, too
 

@@ -10,7 +10,7 @@ import subprocess
 import time
 import unittest
 
-from rig import Rig, size_of
+from rig import PROGRAM, Rig, size_of
 
 RECORDS, KILLS, VOCAB = 60, 4, 512
 SHAPE = {"vocab_size": VOCAB, "hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 3,
@@ -25,6 +25,8 @@ NEOX = dict(SHAPE, model_type="gpt_neox", hidden_act="gelu", num_attention_heads
 PLACES = ("weights=0/100/0 kv=0/100/0 hidden=0/100/0", "weights=30/20/50 kv=20/20/60 hidden=0/50/50",
           "weights=0/0/100 kv=0/100/0 hidden=0/100/0", "weights=50/50/0 kv=0/100/0 hidden=100/0/0",
           "weights=0/60/40 kv=100/0/0 hidden=0/100/0")
+
+CLOSE = ("--kv-policy", "window", "--kv-budget", "40", "--kv-positions", "cache")
 
 
 class Families(Rig):
@@ -98,6 +100,50 @@ class Families(Rig):
     def test_rows_that_read_a_part_of_what_is_kept(self):
         self.goes_on(LLAMA, "--kv-read", "96", "--kv-read-dense", "0",
                      places=tuple(p for p in PLACES if "kv=0/" in p))
+
+    def test_positions_in_the_cache_go_on_behind_the_context(self):
+        self.goes_on(dict(LLAMA, max_position_embeddings=96), *CLOSE, "--context", "600")
+
+    def test_positions_are_part_of_what_results_are(self):
+        self.write_job(LLAMA)
+        self.write([{"id": 1, "prompt": [5, 6, 7], "max_tokens": 3}])
+        self.generate(*CLOSE)
+        self.assertIn("kv_positions", self.generate(*CLOSE[:4], status=1).stderr.decode())
+        self.generate(*CLOSE)
+
+    def test_a_prompt_is_no_longer_than_what_the_model_knows(self):
+        self.write_job(dict(LLAMA, max_position_embeddings=96))
+        self.write([{"id": n, "prompt": [5] * n, "max_tokens": 60, "ignore_eos": True} for n in (96, 97)])
+        said = self.generate(*CLOSE[:4], "--context", "600", status=1).stderr.decode()
+        self.assertIn("the model knows 96 positions; only --kv-policy window with", said)
+        self.generate(*CLOSE, "--context", "600", status=3)
+        whole, cut = sorted(self.results().values(), key=lambda row: row["id"])
+        self.assertEqual(len(whole["tokens"]), 60)
+        self.assertIn("exceeds the positions that the model knows", json.dumps(cut))
+
+    def test_what_came_behind_the_context_is_scored_as_it_was_generated(self):
+        self.write_job(dict(LLAMA, max_position_embeddings=96))
+        words = (*CLOSE, "--context", "600", "--compute", "f32", "--weight-format", "f32", "--kv-format", "f32")
+        prompts = [list(range(5, 5 + n)) for n in (3, 60)]
+        self.write([{"id": n, "prompt": prompt, "max_tokens": 300, "logprobs": 1, "ignore_eos": True}
+                    for n, prompt in enumerate(prompts)])
+        self.generate(*words)
+        rows = self.results()
+        self.write([{"id": n, "prompt": prompt, "continuation": rows[n]["tokens"]}
+                    for n, prompt in enumerate(prompts)])
+        self.generate(*words, "--overwrite")
+        for key, row in self.results().items():
+            self.assertTrue(row["is_greedy"])
+            self.assertAlmostEqual(row["loglikelihood"], sum(rows[key]["logprobs"]["token_logprobs"]), 3)
+
+    def test_a_benchmark_fills_no_cache_behind_what_the_model_knows(self):
+        self.write_job(dict(LLAMA, max_position_embeddings=96))
+        words = [PROGRAM, "bench", "--shape", self.path("config.json"), "--random-weights", "7", "--device", "cpu",
+                 "--requests", "2", "--prompt-len", "20", "--dry-run", "--host-memory", "512MiB", *CLOSE, "--context",
+                 "600", "--decode-passes", "2", "--gen-len"]
+        self.run_program([*words, "77"])
+        said = self.run_program([*words, "78"], 1).stderr.decode()
+        self.assertIn("--decode-passes 2: the cache is filled by prompts of up to 97 tokens, and", said)
 
     def test_what_is_read_is_part_of_what_results_are(self):
         self.write_job(LLAMA)

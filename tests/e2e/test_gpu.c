@@ -737,8 +737,33 @@ static void what_cannot_be_had_is_said(void **state)
     expect_refusal(&o, -EINVAL, "--device-memory");
 }
 
+/* Asked of a model that turns its keys. */
+static void positions_in_the_cache_are_refused(void **state)
+{
+    static const struct random_model model = {RANDOM_LLAMA, 2, 96, 6, 2, 16, 97, 80, 2};
+    struct aq_kv_options window = {.policy = "window",
+                                   .budget = {AQ_KV_SLOTS, 16, 0},
+                                   .positions_given = true,
+                                   .positions = AQ_KV_POSITIONS_CACHE};
+    char dir[sizeof(rig.model)];
+    struct aq_engine_opts o = {.model_dir = dir,
+                               .compute = -1,
+                               .weight_format = -1,
+                               .kv_format = -1,
+                               .threads = 1,
+                               .host_memory = AQ_GIB,
+                               .device = computed_on("cuda"),
+                               .cuda_module = rig.module};
+    (void)state;
+    snprintf(dir, sizeof(dir), "%s/turning", rig.root);
+    random_model_write(dir, &model, 62);
+    assert_int_equal(aq_kv_policy_resolve(&o.kv, &window, NULL), 0);
+    expect_refusal(&o, -EINVAL, "--kv-positions cache: queries are turned in front of sinks");
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(what_cannot_be_had_is_said),
+    cmocka_unit_test(positions_in_the_cache_are_refused),
     cmocka_unit_test(golden_tokens_come_out_wherever_things_live),
     cmocka_unit_test(one_op_after_the_other_gives_the_same_bits),
     cmocka_unit_test(a_pass_without_edges_is_a_few_calls),

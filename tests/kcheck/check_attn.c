@@ -424,8 +424,74 @@ static void check_independence(struct kc *kc, bool prefill)
     }
 }
 
+/* ---- queries that are turned back ---- */
+
+/* A row of a rotary table at an angle that grows from pair to pair. */
+static const float *make_turn(struct kc *kc, uint32_t dim, double angle, double factor)
+{
+    float *turn = kc_bytes(kc, dim * sizeof(*turn));
+    for (uint32_t d = 0; d < dim / 2; d++) {
+        turn[d] = (float)(cos(angle * (1 + d)) * factor);
+        turn[dim / 2 + d] = (float)(sin(angle * (1 + d)) * factor);
+    }
+    return turn;
+}
+
+/* Some of the sequences, each by an angle of its own: beside the reference, and alone beside all
+ * together.  By no angle the bits are those of a query that is not turned. */
+static void check_turned(struct kc *kc, const struct kc_attn_shape *shape, uint32_t dim,
+                         uint32_t slots)
+{
+    struct kc_attn t;
+    double factor = kc_below(kc, 2) ? 1.25 : 1;
+    kc_attn_make(kc, &t, shape);
+    const float *none = make_turn(kc, dim, 0, 1);
+    for (uint32_t i = 0; i < shape->seqs; i++)
+        t.seq[i].turn = (struct aq_attn_turn){.turn = none, .scale = 1, .slots = slots, .dim = dim};
+    struct outputs o = make_outputs(kc, &t);
+    run(kc, &t, &o, false, kc_new(kc)->attn_decode, 1);
+    for (uint32_t i = 0; i < shape->seqs; i++)
+        t.seq[i].turn.turn = NULL;
+    run(kc, &t, &o, true, kc_new(kc)->attn_decode, 1);
+    kc_same(kc, &o.y);
+    kc_same(kc, &o.log_sum);
+    for (uint32_t i = 0; i < shape->seqs; i++) {
+        t.seq[i].turn.turn = i % 3 ? make_turn(kc, dim, 0.1 + i, factor) : NULL;
+        t.seq[i].turn.scale = (float)(1 / factor);
+    }
+    expect_parity(kc, &t, false, false);
+    run(kc, &t, &o, true, kc_new(kc)->attn_decode, 1);
+    for (uint32_t i = 0; i < shape->seqs; i++)
+        expect_part(kc, &t, &o, i, 1, 1, false, 1 + i % 3);
+}
+
+static void check_turns(struct kc *kc)
+{
+    static const struct size turned[] = {{3, 1, 64}, {2, 1, 128}, {2, 3, 40}, {1, 4, 64},
+                                         {1, 5, 24}, {2, 8, 16},  {1, 1, 250}};
+    static const uint32_t slots[] = {1, 4, 32, 45};
+    bool on_cpu = kc_new(kc)->kv_encode;
+    for (uint32_t i = 0; i < AQ_ARRAY_LEN(turned) * AQ_ARRAY_LEN(slots) && on_cpu; i++) {
+        const struct size *size = &turned[i % AQ_ARRAY_LEN(turned)];
+        uint32_t count = slots[i / AQ_ARRAY_LEN(turned)], part = i % 2;
+        struct kc_attn_shape shape = {.seqs = 4 + 28 * (kc_new(kc) != kc_ref(kc)),
+                                      .kv_heads = size->kv_heads,
+                                      .q_per_kv = size->q_per_kv,
+                                      .head_dim = size->head_dim,
+                                      .kv_dtype = kv_dtypes[i % 3],
+                                      .rows_max = 1,
+                                      .len_max = 150,
+                                      .holds_rows = true};
+        if (kc_begin(kc, KC_SLOT(attn_decode), "attn_turned_h%ux%u_d%u_%s_%u_%s", size->kv_heads,
+                     size->q_per_kv, size->head_dim, part ? "part" : "whole", count,
+                     aq_dtype_name(kv_dtypes[i % 3])))
+            check_turned(kc, &shape, part ? size->head_dim / 4 * 2 : size->head_dim, count);
+    }
+}
+
 static void check(struct kc *kc)
 {
+    check_turns(kc);
     for (int prefill = 0; prefill < 2; prefill++) {
         for (size_t i = 0; i < AQ_ARRAY_LEN(sizes); i++)
             check_sizes(kc, prefill, &sizes[i]);

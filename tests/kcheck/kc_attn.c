@@ -284,6 +284,22 @@ double kc_attn_size_of(const uint8_t *block, enum aq_dtype dtype, uint32_t dim, 
            fabs((double)aq_f32_from_f16(q.minimum));
 }
 
+/* Number d of a query, times the scale, in front of a key; and how large its terms are. */
+static double query_at(const struct aq_attn *a, const struct aq_attn_turn *turn, const float *q,
+                       uint32_t key, uint32_t d, double *ret_size)
+{
+    double x = (double)q[d] * a->scale;
+    uint32_t half = turn->dim / 2;
+    *ret_size = fabs(x);
+    if (!turn->turn || key >= turn->slots || d >= turn->dim)
+        return x;
+    double other = (double)q[d < half ? d + half : d - half] * a->scale;
+    x *= (double)turn->turn[d % half] * (double)turn->scale;
+    other *= (double)turn->turn[half + d % half] * (double)turn->scale;
+    *ret_size = fabs(x) + fabs(other);
+    return d < half ? x + other : x - other;
+}
+
 void kc_attn_bound(struct kc_attn_bound *b, const struct kc_attn *t, const struct aq_attn_seq *s,
                    uint32_t head, const float *q, uint32_t keys, bool alike)
 {
@@ -298,9 +314,9 @@ void kc_attn_bound(struct kc_attn_bound *b, const struct kc_attn *t, const struc
         uint32_t key_row = j % AQ_HEAD_BLOCK_SLOTS;
         double dot = 0, size = 0;
         for (uint32_t d = 0; d < a->head_dim; d++) {
-            double x = (double)q[d] * a->scale;
+            double terms, x = query_at(a, &s->turn, q, j, d, &terms);
             dot += x * aq_kv_load(block, dtype, a->head_dim, key_row, d);
-            size += fabs(x) * kc_attn_size_of(block, dtype, a->head_dim, key_row, d);
+            size += terms * kc_attn_size_of(block, dtype, a->head_dim, key_row, d);
         }
         b->p[j] = dot;
         max = fmax(max, dot);

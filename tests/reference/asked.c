@@ -174,6 +174,8 @@ struct ref_policy asked_reference(const struct asked *a, uint32_t n, uint32_t g)
     case REF_WINDOW:
         p.heavy = o->sinks;
         p.recent = budget - o->sinks;
+        p.in_cache = o->positions == AQ_KV_POSITIONS_CACHE;
+        p.places = p.in_cache ? budget : 0;
         break;
     case REF_FLEXGEN:
         p.heavy = amount_of(&o->heavy, n);
@@ -413,6 +415,17 @@ struct asked asked_draw(uint64_t seed, uint64_t i)
                                                 REF_ADAKV,  REF_ADAKV};
     a.variant = variants[kind];
     return a;
+}
+
+struct asked asked_close(uint32_t sinks, uint32_t slots)
+{
+    return (struct asked){{.policy = "window",
+                           .sinks_given = true,
+                           .sinks = sinks,
+                           .budget = asked_slots(slots),
+                           .positions_given = true,
+                           .positions = AQ_KV_POSITIONS_CACHE},
+                          REF_WINDOW};
 }
 
 void asked_group(struct asked *a, uint64_t draw)

@@ -25,6 +25,8 @@ struct asked asked_draw_kvcompress(uint64_t seed, uint64_t i);
 struct asked asked_draw_fastgen(uint64_t seed, uint64_t i);
 enum { ASKED_VOCAB = 97 };
 extern const uint8_t asked_classes[ASKED_VOCAB];
+/* A window with positions in the cache. */
+struct asked asked_close(uint32_t sinks, uint32_t slots);
 /* Draws which of a group of query heads counts, for a policy with scores. */
 void asked_group(struct asked *a, uint64_t draw);
 /* As the reference takes it, for a sequence of n + g tokens. */

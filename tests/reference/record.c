@@ -2,11 +2,45 @@
 #include "tests/reference/record.h"
 
 #include "base/prng.h"
+#include "engine/core/engine_seams.h"
 #include "tests/choices.h"
 #include "tests/reference/asked.h"
+#include "tests/temp.h"
 #include "tests/test.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+/* ---- random models ---- */
+
+static char scratch[TEMP_PATH_MAX];
+
+int record_make_scratch(void **state)
+{
+    (void)state;
+    temp_dir(scratch, "kept");
+    return 0;
+}
+
+int record_remove_scratch(void **state)
+{
+    (void)state;
+    return temp_remove(scratch);
+}
+
+const char *record_write_model(const struct random_model *m, uint64_t seed)
+{
+    static char path[TEMP_INSIDE_MAX];
+    snprintf(path, sizeof(path), "%s/model", scratch);
+    random_model_write(path, m, seed);
+    return path;
+}
+
+size_t record_at(const struct record *r, uint32_t row, uint32_t layer, uint32_t head)
+{
+    return (((size_t)row * r->layers + layer) * r->heads + head) * r->room;
+}
 
 static void see(void *user, const struct aq_kv_seen *seen)
 {
@@ -81,7 +115,7 @@ static const char *isa_of(uint64_t draw)
     return name && aq_isa_parse(name, &mask) && !(mask & ~aq_isa_detect()) ? name : NULL;
 }
 
-void run_engine_in(enum aq_dtype kv_format, const char *dir, const struct aq_kv_policy *kv,
+void record_run_in(enum aq_dtype kv_format, const char *dir, const struct aq_kv_policy *kv,
                    struct record *r, uint32_t count, uint32_t draw)
 {
     struct aq_engine_opts opts = {.model_dir = dir,
@@ -90,6 +124,7 @@ void run_engine_in(enum aq_dtype kv_format, const char *dir, const struct aq_kv_
                                   .kv_format = (int)kv_format,
                                   .kv = *kv,
                                   .classes = {asked_classes, ASKED_VOCAB},
+                                  .context = kv->positions ? 400 : 0,
                                   .threads = 1,
                                   .host_memory = AQ_GIB,
                                   .isa = using_isa(isa_of(draw)),
@@ -133,8 +168,8 @@ void run_engine_in(enum aq_dtype kv_format, const char *dir, const struct aq_kv_
     aq_engine_close(e);
 }
 
-void run_engine(const char *dir, const struct aq_kv_policy *kv, struct record *r, uint32_t count,
+void record_run(const char *dir, const struct aq_kv_policy *kv, struct record *r, uint32_t count,
                 uint32_t draw)
 {
-    run_engine_in(AQ_F32, dir, kv, r, count, draw);
+    record_run_in(AQ_F32, dir, kv, r, count, draw);
 }

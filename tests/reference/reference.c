@@ -63,7 +63,7 @@ static void apply_mlp(const struct ref_model *m, const struct ref_layer *l, cons
 
 static size_t work_doubles(const struct ref_model *m)
 {
-    return 3 * (size_t)m->hidden + 2 * (size_t)m->inner + 2 * (size_t)m->kv_heads * m->head_dim;
+    return 3 * (size_t)m->hidden + 2 * (size_t)m->inner + 3 * (size_t)m->kv_heads * m->head_dim;
 }
 
 /* Angles are products of single precision, as everybody has them who computes positions. */
@@ -82,18 +82,30 @@ static void turn(const struct ref_model *m, bool distant, uint32_t t, double *he
     }
 }
 
-/* Heads of q or k side by side, at position t: normed, then turned. */
+/* Does the sequence turn by the second frequencies?  It does where it comes to positions behind
+ * those that the first ones are for. */
+static bool is_distant(const struct ref_run *r)
+{
+    uint32_t most = r->room, places = r->policy.places;
+    if (places && (r->prompt > places || most > places + 1)) /* the last key is never computed */
+        most = r->prompt > places ? r->prompt : places;
+    return r->m->rotary.long_from && most > r->m->rotary.long_from;
+}
+
+/* Heads of q or k side by side, at position t: normed, then turned; still: what they were between.
+ */
 static void apply_heads(const struct ref_run *r, const struct ref_norm *norm, uint32_t heads,
-                        uint32_t t, double *x)
+                        uint32_t t, double *x, double *still)
 {
     const struct ref_model *m = r->m;
-    bool distant = m->rotary.long_from && r->room > m->rotary.long_from;
+    bool distant = is_distant(r);
     for (uint32_t a = 0; a < heads; a++) {
         double *head = x + (size_t)a * m->head_dim;
         if (m->mistake == REF_LATE_NORMS)
             turn(m, distant, t, head);
         if (norm->w)
             apply_norm(m, head, head, norm, m->head_dim);
+        memcpy(still + (size_t)a * m->head_dim, head, m->head_dim * sizeof(*still));
         if (m->mistake != REF_LATE_NORMS)
             turn(m, distant, t, head);
     }
@@ -107,30 +119,56 @@ double ref_round_f16(double x)
     return nearbyint(x / step) * step;
 }
 
-/* q (scaled) of a row at position t, and its k and v into the heads. */
+/* q (scaled) of a row at position t, and its k and v into the heads; still_q: q before it turned.
+ */
 static void apply_qkv(struct ref_run *r, uint32_t layer, const double *x, uint32_t t, double *q,
-                      double *work)
+                      double *still_q, double *work)
 {
     const struct ref_model *m = r->m;
     const struct ref_layer *l = &m->layer[layer];
     uint32_t d = m->head_dim;
     double *norm = work, *k = norm + m->hidden, *v = k + (size_t)m->kv_heads * d;
+    double *still = v + (size_t)m->kv_heads * d;
     apply_norm(m, norm, x, &l->norm_attention, m->hidden);
     apply_linear(q, norm, &l->q);
     apply_linear(k, norm, &l->k);
     apply_linear(v, norm, &l->v);
-    apply_heads(r, &l->norm_q, m->heads, t, q);
-    apply_heads(r, &l->norm_k, m->kv_heads, t, k);
-    for (uint32_t i = 0; i < m->heads * d; i++)
+    apply_heads(r, &l->norm_q, m->heads, t, q, still_q);
+    apply_heads(r, &l->norm_k, m->kv_heads, t, k, still);
+    for (uint32_t i = 0; i < m->heads * d; i++) {
         q[i] *= m->scale;
+        still_q[i] *= m->scale;
+    }
     for (uint32_t a = 0; a < m->kv_heads; a++) {
         struct ref_head *h = ref_head(r, layer, a);
         memcpy(h->k + (size_t)t * d, k + a * d, d * sizeof(*k));
         memcpy(h->v + (size_t)t * d, v + a * d, d * sizeof(*v));
+        memcpy(h->still + (size_t)t * d, still + a * d, d * sizeof(*still));
         for (uint32_t i = 0; i < d && m->kv_f16; i++) {
             h->k[(size_t)t * d + i] = ref_round_f16(h->k[(size_t)t * d + i]);
             h->v[(size_t)t * d + i] = ref_round_f16(h->v[(size_t)t * d + i]);
         }
+    }
+}
+
+/* StreamingLLM (arXiv 2309.17453, section 3.2), literally: keys are cached before they turn, and at
+ * each step every kept key turns by its place in the cache, the newest one as the query does.  The
+ * query heads of head a. */
+static void turn_in_cache(struct ref_run *r, uint32_t layer, uint32_t a, uint32_t t, double *q,
+                          const double *still_q)
+{
+    const struct ref_model *m = r->m;
+    struct ref_head *h = ref_head(r, layer, a);
+    uint32_t place = 0, d = m->head_dim, each = m->heads / m->kv_heads;
+    for (uint32_t j = 0; j <= t; j++) {
+        if (!h->kept[j])
+            continue;
+        memcpy(h->k + (size_t)j * d, h->still + (size_t)j * d, d * sizeof(*h->k));
+        turn(m, is_distant(r), place++, h->k + (size_t)j * d);
+    }
+    for (uint32_t i = a * each; i < (a + 1) * each; i++) {
+        memcpy(q + (size_t)i * d, still_q + (size_t)i * d, d * sizeof(*q));
+        turn(m, is_distant(r), place - 1, q + (size_t)i * d);
     }
 }
 
@@ -237,7 +275,7 @@ static void apply_rest(const struct ref_model *m, const struct ref_layer *l,
 
 static void embed(const struct ref_model *m, uint32_t id, uint32_t position, double *x)
 {
-    assert(id < m->vocab && position < m->context);
+    assert(id < m->vocab && (position < m->context || !m->positions));
     for (uint32_t i = 0; i < m->hidden; i++)
         x[i] = (double)m->tokens[(size_t)id * m->hidden + i];
     for (uint32_t i = 0; i < m->hidden && m->positions; i++) /* OPT: from row 2 on */
@@ -264,6 +302,7 @@ static struct ref_run *open_run(const struct ref_model *m, const struct ref_poli
         struct ref_head *h = &r->head[i];
         h->k = take((size_t)room * m->head_dim, sizeof(*h->k));
         h->v = take((size_t)room * m->head_dim, sizeof(*h->v));
+        h->still = take((size_t)room * m->head_dim, sizeof(*h->still));
         h->score = take(room, sizeof(*h->score));
         h->group = m->heads / m->kv_heads;
         h->classes = r->classes;
@@ -290,6 +329,7 @@ void ref_run_close(struct ref_run *r)
         struct ref_head *h = &r->head[i];
         free(h->k);
         free(h->v);
+        free(h->still);
         free(h->score);
         free(h->each);
         free(h->given);
@@ -414,6 +454,7 @@ struct ref_run *ref_run_open(const struct ref_model *m, const struct ref_policy 
     size_t d = m->hidden, width = (size_t)m->heads * m->head_dim;
     double *x = take(n * d, sizeof(*x)), *q = take(n * width, sizeof(*q));
     double *work = take(work_doubles(m), sizeof(*work)), *p = take(n, sizeof(*p));
+    double *still_q = take(width, sizeof(*still_q));
     assert(n >= 1 && n <= room);
     r->prompt = r->count = n;
     for (uint32_t t = 0; t < n; t++) {
@@ -422,7 +463,7 @@ struct ref_run *ref_run_open(const struct ref_model *m, const struct ref_policy 
     }
     for (uint32_t layer = 0; layer < m->layers; layer++) {
         for (uint32_t t = 0; t < n; t++)
-            apply_qkv(r, layer, x + t * d, t, q + t * width, work);
+            apply_qkv(r, layer, x + t * d, t, q + t * width, still_q, work);
         prefill_attention(r, layer, n, q, p);
         for (uint32_t t = 0; t < n; t++)
             apply_rest(m, &m->layer[layer], q + t * width, x + t * d, work);
@@ -434,6 +475,7 @@ struct ref_run *ref_run_open(const struct ref_model *m, const struct ref_policy 
     free(q);
     free(work);
     free(p);
+    free(still_q);
     return r;
 }
 
@@ -454,6 +496,7 @@ struct ref_run *ref_run_fork(const struct ref_run *full, const struct ref_policy
         struct ref_head *to = &r->head[i];
         memcpy(to->k, from->k, (size_t)r->prompt * m->head_dim * sizeof(*to->k));
         memcpy(to->v, from->v, (size_t)r->prompt * m->head_dim * sizeof(*to->v));
+        memcpy(to->still, from->still, (size_t)r->prompt * m->head_dim * sizeof(*to->still));
         memcpy(to->score, from->score, r->prompt * sizeof(*to->score));
         memcpy(to->each, from->each, (size_t)from->group * r->room * sizeof(*to->each));
         memcpy(to->given, from->given, (size_t)r->prompt * r->room * sizeof(*to->given));
@@ -473,11 +516,12 @@ void ref_run_step(struct ref_run *r, uint32_t id, double *logits, ref_attends_fn
     double *q = take((size_t)m->heads * m->head_dim, sizeof(*q)), *p = take(r->count, sizeof(*p));
     double *work = take(work_doubles(m), sizeof(*work));
     note_token(r, t, id);
+    double *still_q = take((size_t)m->heads * m->head_dim, sizeof(*still_q));
     embed(m, id, t, x);
     for (uint32_t layer = 0; layer < m->layers; layer++) {
         struct ref_policy policy = ref_layer_policy(r, layer);
         const struct ref_stages *stages = ref_stages(policy.variant);
-        apply_qkv(r, layer, x, t, q, work);
+        apply_qkv(r, layer, x, t, q, still_q, work);
         for (uint32_t a = 0; a < m->kv_heads; a++) {
             struct ref_head *h = ref_head(r, layer, a);
             stages->arrives(&policy, h, t, r->prompt);
@@ -485,6 +529,8 @@ void ref_run_step(struct ref_run *r, uint32_t id, double *logits, ref_attends_fn
                 ref_read(&policy, h, q + (size_t)a * h->group * h->dim, t);
             if (attends)
                 attends(user, r, layer, a, t);
+            if (policy.in_cache)
+                turn_in_cache(r, layer, a, t, q, still_q);
             attend_group(r, layer, a, t, q, p);
             stages->attended(&policy, h, t, r->prompt, p);
         }
@@ -498,6 +544,7 @@ void ref_run_step(struct ref_run *r, uint32_t id, double *logits, ref_attends_fn
     free(q);
     free(p);
     free(work);
+    free(still_q);
 }
 
 double ref_logprob(const double *logits, uint32_t vocab, uint32_t id)

@@ -72,11 +72,15 @@ struct ref_policy {
     const uint8_t *classes;
     /* Of the kept keys a step's queries read at most so many, but in the first layers; 0: all. */
     uint32_t read, read_dense;
+    /* window: after the prompt a key's position is the number of kept keys before it. */
+    bool in_cache;
+    uint32_t places; /* how many there are then */
 };
 
 /* What one head of k and v of one layer has seen, [positions] each. */
 struct ref_head {
     double *k, *v;   /* [positions][head_dim] */
+    double *still;   /* the same of k before it turned */
     double *score;   /* attention received; frozen when dropped */
     double *each;    /* [query heads of the group][positions]: of the last `observe` queries */
     double *given;   /* [positions][positions]: what each query gave */

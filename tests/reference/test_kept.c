@@ -7,52 +7,23 @@
  * and the reference goes on with the engine's choice.  Everything else fails. */
 #include "base/json.h"
 #include "base/prng.h"
-#include "tests/random_model.h"
 #include "tests/reference/asked.h"
 #include "tests/reference/kivi.h"
 #include "tests/reference/prices.h"
 #include "tests/reference/record.h"
 #include "tests/reference/reference.h"
-#include "tests/temp.h"
 #include "tests/test.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Scores are sums of up to some hundred probabilities, each off by f32 arithmetic in the logits of
  * its row; measured 2e-5. */
 #define SCORE_LIMIT 1e-4
 /* Of log-probabilities; and between a token and the likeliest one, if they are not the same. */
 #define LOGPROB_LIMIT 2e-4
-
-/* ---- random models ---- */
-
-static char scratch[TEMP_PATH_MAX];
-
-static int make_scratch(void **state)
-{
-    (void)state;
-    temp_dir(scratch, "kept");
-    return 0;
-}
-
-static int remove_scratch(void **state)
-{
-    (void)state;
-    return temp_remove(scratch);
-}
-
-static const char *write_model(const struct random_model *m, uint64_t seed)
-{
-    static char path[TEMP_INSIDE_MAX];
-    snprintf(path, sizeof(path), "%s/model", scratch);
-    random_model_write(path, m, seed);
-    return path;
-}
 
 /* ---- comparison ---- */
 
@@ -374,7 +345,7 @@ static void compare_crowd(struct tally *y, const char *dir, const struct ref_mod
     for (uint32_t i = 0; i < CROWD; i++)
         record_open(&record[i], m, 100 * seed + i, 2 + (uint32_t)aq_prng_below(seed, i, 1, longest),
                     1 + (uint32_t)aq_prng_below(seed, i, 2, 24));
-    run_engine(dir, &kv, record, CROWD, (uint32_t)aq_prng_below(seed, 9, 0, 12));
+    record_run(dir, &kv, record, CROWD, (uint32_t)aq_prng_below(seed, 9, 0, 12));
     for (uint32_t i = 0; i < CROWD; i++) {
         const struct record *r = &record[i];
         struct ref_policy p = asked_reference(a, r->prompt, r->fed);
@@ -383,6 +354,7 @@ static void compare_crowd(struct tally *y, const char *dir, const struct ref_mod
                                   .group = p.group,
                                   .observe = p.observe,
                                   .low = p.low,
+                                  .places = p.places,
                                   .squares = p.squares};
         struct ref_run *base = ref_run_open(m, &full, r->ids, r->prompt, r->prompt + r->fed, first);
         snprintf(y->what, sizeof(y->what), "seed %u, %s, %u + %u tokens", (unsigned)seed, text,
@@ -423,7 +395,7 @@ static void random_models_keep_what_the_reference_keeps(void **state)
     uint32_t each = draws ? (uint32_t)atoi(draws) : TEST_SLOW ? 8 : 32;
     struct tally y = {0};
     for (uint32_t i = 0; i < AQ_ARRAY_LEN(shapes); i++) {
-        const char *dir = write_model(&shapes[i], 7 + i);
+        const char *dir = record_write_model(&shapes[i], 7 + i);
         struct ref_model *m = ref_model_open(dir);
         for (uint32_t n = 0; n < each; n++) {
             struct asked a = asked_draw(11, i * each + n);
@@ -452,7 +424,7 @@ static void heads_of_all_layers_keep_what_the_reference_s_keep(void **state)
     uint32_t each = draws ? (uint32_t)atoi(draws) : TEST_SLOW ? 2 : 8;
     struct tally y = {0};
     for (uint32_t i = 0; i < AQ_ARRAY_LEN(shapes); i++) {
-        const char *dir = write_model(&shapes[i], 60 + i);
+        const char *dir = record_write_model(&shapes[i], 60 + i);
         struct ref_model *m = ref_model_open(dir);
         for (uint32_t n = 0; n < each; n++) {
             struct asked a = asked_draw_kvcompress(12, i * each + n);
@@ -478,7 +450,7 @@ static void heads_keep_by_the_reference_s_rules(void **state)
     uint32_t each = draws ? (uint32_t)atoi(draws) : TEST_SLOW ? 6 : 30;
     struct tally y = {0};
     for (uint32_t i = 0; i < AQ_ARRAY_LEN(shapes); i++) {
-        const char *dir = write_model(&shapes[i], 80 + i);
+        const char *dir = record_write_model(&shapes[i], 80 + i);
         struct ref_model *m = ref_model_open(dir);
         for (uint32_t n = 0; n < each; n++) {
             struct asked a = asked_draw_fastgen(13, i * each + n);
@@ -582,7 +554,7 @@ static void a_model_s_kivi_cache_is_the_literal_quantiser_s(void **state)
     uint32_t alike = 0;
     struct tally y = {0};
     for (uint32_t i = 0; i < DRAWS; i++) {
-        const char *dir = write_model(&shapes[i % 3], 31 + i % 3);
+        const char *dir = record_write_model(&shapes[i % 3], 31 + i % 3);
         struct ref_model *m = ref_model_open(dir);
         const struct asked *a = &policies[i % 2];
         char text[128];
@@ -592,7 +564,7 @@ static void a_model_s_kivi_cache_is_the_literal_quantiser_s(void **state)
         m->kv_f16 = true;
         kv.residual = (struct aq_kv_residual){.tokens = 32u << i % 2, .flush = i / 2 % 2};
         record_open(&record, m, 500 + i, 60 + 7 * i % 50, 60);
-        run_engine_in(i % 4 == 3 ? AQ_KIVI4 : AQ_KIVI2, dir, &kv, &record, 1, i);
+        record_run_in(i % 4 == 3 ? AQ_KIVI4 : AQ_KIVI2, dir, &kv, &record, 1, i);
         struct ref_policy p = asked_reference(a, record.prompt, record.fed);
         struct ref_policy full = {
             .variant = REF_FULL, .group = p.group, .observe = p.observe, .decay = p.decay};
@@ -679,7 +651,7 @@ static void the_trained_model_keeps_what_the_reference_keeps(void **state)
             record_open(&record[i], m, 0, n[i], FED);
             memcpy(record[i].ids, ids[i], n[i] * sizeof(**ids));
         }
-        run_engine(dir, &kv, record, PROMPTS, 4);
+        record_run(dir, &kv, record, PROMPTS, 4);
         for (uint32_t i = 0; i < PROMPTS; i++) {
             struct ref_policy p = asked_reference(&policies[c], n[i], FED);
             snprintf(y.what, sizeof(y.what), "trained model, %s, prompt %u of %u + %u tokens", text,
@@ -707,7 +679,7 @@ static void windows_are_those_of_the_reference(void **state)
     for (uint32_t i = 0; i < AQ_ARRAY_LEN(windows); i++) {
         struct random_model shape = {RANDOM_MISTRAL,      2, 64, 6, 2, 12, 97, 80, 2,
                                      .window = windows[i]};
-        const char *dir = write_model(&shape, 30 + i);
+        const char *dir = record_write_model(&shape, 30 + i);
         struct ref_model *m = ref_model_open(dir);
         assert_int_equal(m->layer[1].window, windows[i]);
         for (uint32_t n = 0; n < (TEST_SLOW ? 1 : 4); n++)
@@ -718,171 +690,28 @@ static void windows_are_those_of_the_reference(void **state)
     assert_true(y.sets > 1000 && y.dropped > 10000);
 }
 
-enum { WHOLE = 37, WHOLE_FED = 20 };
-
-/* One run of a policy; the caller closes *ret. */
-static void run_one(struct record *ret, enum aq_dtype format, const char *dir,
-                    const struct ref_model *m, const struct asked *a)
+/* Sequences go on behind the model's context. */
+static void positions_in_the_cache_are_those_of_the_literal_loop(void **state)
 {
-    char text[128];
-    struct aq_kv_policy kv = asked_resolve(a, text);
-    record_open(ret, m, 5, WHOLE, WHOLE_FED);
-    run_engine_in(format, dir, &kv, ret, 1, 0);
-}
-
-static void expect_same(const struct record *found, const struct record *want)
-{
-    assert_memory_equal(found->tokens, want->tokens, WHOLE_FED * sizeof(*want->tokens));
-    assert_memory_equal(found->logprobs, want->logprobs, WHOLE_FED * sizeof(*want->logprobs));
-}
-
-/* Room for everything that is ever held: the bits of the full cache. */
-static void expect_whole(enum aq_dtype format, const char *dir, const struct ref_model *m,
-                         const char *name, bool bulk, const struct record *want)
-{
-    struct asked a = {.options = {.policy = name}};
-    struct record found;
-    const struct aq_kv_policy_desc *desc = aq_kv_policy_find(name);
-    uint32_t least = WHOLE + WHOLE_FED - 1; /* the last key is never computed */
-    a.options.decode_given = bulk;
-    a.options.decode = AQ_KV_DECODE_BULK;
-    if (bulk) /* and with it the prompt's share of layers that differ */
-        a.options.layers_given = desc->layers != AQ_KV_LAYERS_UNIFORM;
-    else if (desc->decode.source == AQ_KV_SOURCE_NONE)
-        least = WHOLE; /* the prompt alone is cut */
-    else if (strcmp(name, "tova") == 0)
-        least--; /* one more is attended */
-    if (strcmp(name, "h2o:hf") == 0) {
-        a.options.heavy = asked_slots(WHOLE);
-        a.options.recent = asked_slots(WHOLE_FED - 2); /* one more is attended */
-    } else if (strcmp(name, "h2o:flexgen") == 0) {
-        a.options.heavy = asked_share(1.0);
-    } else {
-        a.options.budget = asked_slots(least);
-    }
-    if (desc->heads == AQ_KV_HEADS_GLOBAL)
-        a.options.recent = asked_slots(20);
-    run_one(&found, format, dir, m, &a);
-    assert_false(found.dropped);
-    expect_same(&found, want);
-    record_close(&found);
-    if (a.options.budget.unit != AQ_KV_SLOTS)
-        return;
-    a.options.budget = asked_slots(least - 1);
-    run_one(&found, format, dir, m, &a);
-    assert_true(found.dropped);
-    record_close(&found);
-}
-
-/* The same of heads that must keep all attention. */
-static void expect_all_mass(enum aq_dtype format, const char *dir, const struct ref_model *m,
-                            const struct record *want)
-{
-    struct record found;
-    struct asked a = {.options = {.policy = "fastgen", .mass_given = true, .mass = 1}};
-    run_one(&found, format, dir, m, &a);
-    assert_false(found.dropped);
-    expect_same(&found, want);
-    record_close(&found);
-    a.options.mass = 0.99;
-    run_one(&found, format, dir, m, &a);
-    assert_true(found.dropped);
-    record_close(&found);
-}
-
-static void budgets_of_the_whole_sequence_change_no_bit(void **state)
-{
-    static const char *const names[] = {"h2o",         "heavy",   "window",    "h2o:hf",
-                                        "h2o:flexgen", "adakv",   "snapkv",    "tova",
-                                        "knorm",       "keydiff", "pyramidkv", "kvcompress"};
-    static const char *const in_bulk[] = {"h2o", "snapkv", "pyramidkv", "scissorhands"};
-    static const enum aq_dtype formats[] = {AQ_F32, AQ_F16, AQ_BF16, AQ_Q8, AQ_Q4};
-    struct random_model shape = {RANDOM_OPT, 2, 64, 4, 4, 16, 97, 80, 2};
-    const char *dir = write_model(&shape, 21);
-    struct ref_model *m = ref_model_open(dir);
-    for (size_t f = 0; f < AQ_ARRAY_LEN(formats); f++) {
-        struct record want;
-        run_one(&want, formats[f], dir, m, &(struct asked){.options = {.policy = "full"}});
-        for (size_t i = 0; i < AQ_ARRAY_LEN(names); i++)
-            expect_whole(formats[f], dir, m, names[i], false, &want);
-        for (size_t i = 0; i < AQ_ARRAY_LEN(in_bulk); i++)
-            expect_whole(formats[f], dir, m, in_bulk[i], true, &want);
-        expect_all_mass(formats[f], dir, m, &want);
-        record_close(&want);
-    }
-    ref_model_close(m);
-}
-
-/* Tables and lengths of their own, but all alike: the bits of one table for all heads. */
-static void heads_that_share_nothing_are_those_of_one_table(void **state)
-{
-    static const struct asked alone[] = {
-        {{.policy = "h2o", .budget = {AQ_KV_SLOTS, 20, 0}}, REF_H2O},
-        {{.policy = "ada-snapkv",
-          .budget = {AQ_KV_SLOTS, 20, 0},
-          .observe_given = true,
-          .observe = 5,
-          .heads_given = true,
-          .heads = AQ_KV_HEADS_UNIFORM},
-         REF_SNAPKV},
+    static const struct random_model shapes[] = {
+        {RANDOM_LLAMA, 2, 96, 6, 2, 16, 97, 44, 2},
+        {RANDOM_NEOX, 2, 64, 4, 4, 16, 97, 44, 2},
+        {RANDOM_QWEN3, 2, 48, 7, 1, 16, 97, 44, 1.5f},
+        {RANDOM_MISTRAL, 3, 64, 6, 2, 12, 97, 44, 2, .window = 19, .full_layers = 2},
+        {RANDOM_LLAMA, 2, 96, 6, 2, 16, 97, 44, 2, .long_from = 24}, /* slots: 23 to 30 */
     };
-    static const enum aq_dtype formats[] = {AQ_F32, AQ_F16, AQ_BF16, AQ_Q8, AQ_Q4};
-    struct random_model shape = {RANDOM_OPT, 2, 64, 4, 4, 16, 97, 80, 2};
-    const char *dir = write_model(&shape, 22);
-    struct ref_model *m = ref_model_open(dir);
-    for (size_t i = 0; i < AQ_ARRAY_LEN(formats) * AQ_ARRAY_LEN(alone); i++) {
-        struct record want, found;
-        struct asked a = alone[i % AQ_ARRAY_LEN(alone)];
-        enum aq_dtype format = formats[i / AQ_ARRAY_LEN(alone)];
-        run_one(&want, format, dir, m, &a);
-        a.options.heads_given = true;
-        a.options.heads = AQ_KV_HEADS_SHARED;
-        a.options.floor = asked_share(1);
-        a.options.floor_kind = a.variant == REF_H2O ? AQ_KV_FLOOR_RESERVE : AQ_KV_FLOOR_MIX;
-        run_one(&found, format, dir, m, &a);
-        expect_same(&found, &want);
-        size_t all = record_at(&want, want.rows, 0, 0);
-        assert_true(want.dropped && !found.uneven);
-        assert_memory_equal(found.kept, want.kept, all * sizeof(*want.kept));
-        assert_memory_equal(found.score, want.score, all * sizeof(*want.score));
-        record_close(&found);
-        a.options.floor = asked_share(0);
-        run_one(&found, format, dir, m, &a);
-        assert_true(found.uneven > 0);
-        record_close(&found);
-        record_close(&want);
+    struct tally y = {0};
+    for (uint32_t i = 0; i < AQ_ARRAY_LEN(shapes); i++) {
+        const char *dir = record_write_model(&shapes[i], 80 + i);
+        struct ref_model *m = ref_model_open(dir);
+        for (uint32_t n = 0; n < (TEST_SLOW ? 2 : 8); n++) {
+            struct asked a = asked_close(n % 5, 3 + n + 5 * i);
+            compare_crowd(&y, dir, m, &a, 400 + 10 * i + n, 40);
+        }
+        ref_model_close(m);
     }
-    ref_model_close(m);
-}
-
-/* The longest sequence of a run decides whether layers with a window ever drop a key, and so how
- * they keep them; a short one's bits do not tell. */
-static void windows_of_others_change_no_bit(void **state)
-{
-    struct random_model shape = {RANDOM_MISTRAL,  3, 64, 4, 2, 16, 97, 160, 2, .window = 60,
-                                 .full_layers = 2};
-    const char *dir = write_model(&shape, 23);
-    struct ref_model *m = ref_model_open(dir);
-    static const char *const names[] = {"full", "h2o", "window", "adakv"};
-    for (size_t i = 0; i < AQ_ARRAY_LEN(names); i++) {
-        struct record alone, beside[2];
-        struct asked a = {.options = {.policy = names[i], .budget = asked_slots(16)}};
-        char text[128];
-        if (i == 0)
-            a.options.budget = (struct aq_kv_amount){0};
-        struct aq_kv_policy kv = asked_resolve(&a, text);
-        record_open(&alone, m, 5, WHOLE, WHOLE_FED);
-        record_open(&beside[0], m, 5, WHOLE, WHOLE_FED);
-        record_open(&beside[1], m, 6, 100, 30);
-        run_engine(dir, &kv, &alone, 1, 0);
-        run_engine(dir, &kv, beside, 2, 4); /* two seats */
-        assert_true(beside[1].dropped && alone.dropped == (i > 0));
-        expect_same(&beside[0], &alone);
-        record_close(&alone);
-        record_close(&beside[0]);
-        record_close(&beside[1]);
-    }
-    ref_model_close(m);
+    report("positions in the cache", &y);
+    assert_true(y.sets > 1000 && y.dropped > 10000);
 }
 
 static const struct CMUnitTest tests[] = {
@@ -892,12 +721,10 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_model_s_kivi_cache_is_the_literal_quantiser_s),
     cmocka_unit_test(the_trained_model_keeps_what_the_reference_keeps),
     cmocka_unit_test(windows_are_those_of_the_reference),
-    cmocka_unit_test(windows_of_others_change_no_bit),
-    cmocka_unit_test(budgets_of_the_whole_sequence_change_no_bit),
-    cmocka_unit_test(heads_that_share_nothing_are_those_of_one_table),
+    cmocka_unit_test(positions_in_the_cache_are_those_of_the_literal_loop),
 };
 
 int main(void)
 {
-    return cmocka_run_group_tests(tests, make_scratch, remove_scratch) ? 1 : 0;
+    return cmocka_run_group_tests(tests, record_make_scratch, record_remove_scratch) ? 1 : 0;
 }

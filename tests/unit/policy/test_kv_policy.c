@@ -777,14 +777,60 @@ static void budgets_above_the_context_are_refused(void **state)
     struct aq_err err = {0};
     struct aq_kv_policy p =
         resolved((struct aq_kv_options){.policy = "h2o", .budget = slots(1024)});
-    assert_int_equal(aq_kv_policy_check_context(&p, 1024, &err), 0);
-    assert_int_equal(aq_kv_policy_check_context(&p, 1023, &err), -EINVAL);
+    assert_int_equal(aq_kv_policy_check_context(&p, 1024, 1024, &err), 0);
+    assert_int_equal(aq_kv_policy_check_context(&p, 1023, 1023, &err), -EINVAL);
     assert_non_null(strstr(err.text, "1023 tokens of the model's context"));
     p = resolved(
         (struct aq_kv_options){.policy = "h2o", .heavy = slots(600), .recent = slots(600)});
-    assert_int_equal(aq_kv_policy_check_context(&p, 1024, &err), -EINVAL);
+    assert_int_equal(aq_kv_policy_check_context(&p, 1024, 1024, &err), -EINVAL);
     p = resolved((struct aq_kv_options){.policy = "h2o", .budget = share(1)});
-    assert_int_equal(aq_kv_policy_check_context(&p, 16, &err), 0);
+    assert_int_equal(aq_kv_policy_check_context(&p, 16, 16, &err), 0);
+    (void)state;
+}
+
+/* Sequences that go on behind the model's positions. */
+static void longer_contexts_need_positions_in_the_cache(void **state)
+{
+    struct aq_err err = {0};
+    struct aq_kv_options o = {.policy = "window", .budget = slots(64)};
+    struct aq_kv_policy p = resolved(o);
+    assert_int_equal(aq_kv_policy_check_context(&p, 4096, 1024, &err), -EINVAL);
+    assert_non_null(strstr(err.text, "--context 4096: the model knows 1024 positions; only"));
+    o.positions_given = true;
+    o.positions = AQ_KV_POSITIONS_CACHE;
+    p = resolved(o);
+    assert_int_equal(aq_kv_policy_check_context(&p, 4096, 1024, &err), 0);
+    assert_int_equal(aq_kv_policy_check_context(&p, 4096, 64, &err), 0);
+    assert_int_equal(aq_kv_policy_check_context(&p, 4096, 63, &err), -EINVAL);
+    assert_non_null(strstr(err.text, "4 sinks and the newest 60 tokens need more"));
+    o.budget = share(0.5);
+    p = resolved(o);
+    assert_int_equal(aq_kv_policy_check_context(&p, 1024, 1024, &err), 0);
+    assert_int_equal(aq_kv_policy_check_context(&p, 1025, 1024, &err), -EINVAL);
+    assert_non_null(strstr(err.text, "in slots"));
+    (void)state;
+}
+
+/* Of a literal cache of positions: how much nearer its first one is to the row than in the text. */
+static void sinks_are_as_near_as_the_places_between_say(void **state)
+{
+    struct aq_kv_options o = {.policy = "window",
+                              .budget = slots(9),
+                              .positions_given = true,
+                              .positions = AQ_KV_POSITIONS_CACHE};
+    struct aq_kv_policy p = resolved(o), text = p;
+    struct aq_kv_limits l;
+    text.positions = AQ_KV_POSITIONS_TEXT;
+    for (uint32_t prompt = 1; prompt < 20; prompt++) {
+        aq_kv_policy_limits(&l, &p, prompt, 30, 0, 1);
+        for (uint32_t t = prompt; t < prompt + 30; t++) {
+            uint32_t held = aq_kv_limits_held(&l, prompt, t + 1), place = 0;
+            for (uint32_t j = 0; j < t; j++) /* those in front of the row's own */
+                place += j < 4 || j + 5 > t;
+            assert_int_equal(aq_kv_policy_closer(&p, t, held), t - place);
+            assert_int_equal(aq_kv_policy_closer(&text, t, held), 0);
+        }
+    }
     (void)state;
 }
 
@@ -803,6 +849,24 @@ static void the_text_says_what_was_resolved(void **state)
                         "h2o: budget 20%, heavy 16, sinks 4, decay 0.98, group max");
     assert_string_equal(aq_kv_policy_text(text, sizeof(text), &(struct aq_kv_policy){0}), "full");
     assert_string_equal(aq_kv_policy_text(text, 6, &p), "h2o: ");
+    (void)state;
+}
+
+/* Those of the text, of the prompt that is attended whole, or of the slots. */
+static void sequences_come_to_as_many_positions_as_the_cache_has(void **state)
+{
+    struct aq_kv_options o = {.policy = "window",
+                              .budget = slots(9),
+                              .positions_given = true,
+                              .positions = AQ_KV_POSITIONS_CACHE};
+    struct aq_kv_policy p = resolved(o), text = p;
+    text.positions = AQ_KV_POSITIONS_TEXT;
+    assert_int_equal(aq_kv_policy_positions(&p, 4, 6), 10); /* nothing is dropped: as without */
+    assert_int_equal(aq_kv_policy_positions(&p, 4, 7), 9);
+    assert_int_equal(aq_kv_policy_positions(&p, 9, 1), 10);
+    assert_int_equal(aq_kv_policy_positions(&p, 10, 1), 10);
+    assert_int_equal(aq_kv_policy_positions(&p, 12, 1000), 12);
+    assert_int_equal(aq_kv_policy_positions(&text, 12, 1000), 1012);
     (void)state;
 }
 
@@ -828,6 +892,9 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(options_that_contradict_each_other_are_refused),
     cmocka_unit_test(variants_and_full_take_no_more_than_they_know),
     cmocka_unit_test(budgets_above_the_context_are_refused),
+    cmocka_unit_test(longer_contexts_need_positions_in_the_cache),
+    cmocka_unit_test(sinks_are_as_near_as_the_places_between_say),
+    cmocka_unit_test(sequences_come_to_as_many_positions_as_the_cache_has),
     cmocka_unit_test(the_text_says_what_was_resolved),
 };
 

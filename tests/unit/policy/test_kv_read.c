@@ -94,6 +94,8 @@ static void where_no_layer_would_choose_it_is_refused(void **state)
     assert_int_equal(aq_kv_policy_check_layers(&p, &m, NULL), 0);
     p.read_dense = 6;
     refused(&p, &m, "--kv-read-dense 6");
+    refused(&(struct aq_kv_policy){.positions = AQ_KV_POSITIONS_CACHE}, &m,
+            "--kv-positions cache: the model adds positions to the embedding");
     p.read_dense = 2;
     for (uint32_t j = 0; j < m.step_count; j++) {
         if (m.step[j].kind == AQ_STEP_ATTENTION && m.step[j].layer != 1)

@@ -402,7 +402,7 @@ static void options_that_do_not_go_with_sharing_are_refused(void **state)
     struct aq_kv_policy p = resolved(
         (struct aq_kv_options){.policy = "adakv", .budget = slots(80), .floor = slots(90)});
     struct aq_err err = {0};
-    assert_int_equal(aq_kv_policy_check_context(&p, 85, &err), -EINVAL);
+    assert_int_equal(aq_kv_policy_check_context(&p, 85, 85, &err), -EINVAL);
     assert_non_null(strstr(err.text, "--kv-floor 90: above the 85 tokens"));
 }
 

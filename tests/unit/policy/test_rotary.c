@@ -13,7 +13,8 @@ static float frequency[AQ_ROTARY_TABLES][DIMS / 2] = {{1, 0.31622777f, 0.01f}, {
 
 static struct aq_model_steps model(uint32_t long_from)
 {
-    return (struct aq_model_steps){.rotary = {.dims = DIMS,
+    return (struct aq_model_steps){.context = POSITIONS,
+                                   .rotary = {.dims = DIMS,
                                               .long_from = long_from,
                                               .factor = {1, 1.25f},
                                               .frequency = {frequency[0], frequency[1]}}};
@@ -66,6 +67,28 @@ static void rows_are_cosines_and_sines_of_rounded_angles(void **state)
     free(table);
 }
 
+/* What attention sees of positions is the angle between two rows. */
+static void behind_the_context_rows_are_as_far_apart_as_their_positions(void **state)
+{
+    enum { FAR = 1 << 20, APART = 7 };
+    struct aq_model_steps m = model(0);
+    struct aq_plan p = plan_of(FAR + POSITIONS);
+    size_t panel = aq_panel_bytes(AQ_F32, DIMS) / sizeof(float);
+    float *table = calloc(2, panel * sizeof(*table)), worst = 0;
+    assert_non_null(table);
+    for (uint32_t i = 0; i < 2; i++)
+        aq_rotary_fill(table + i * panel, &m, &p, FAR / AQ_PANEL_ROWS + i);
+    for (uint32_t at = 0; at < 64; at++) {
+        const float *a = row_of(table, at), *b = row_of(table, at + APART);
+        for (uint32_t d = 0; d < DIMS / 2; d++) {
+            double c = (double)a[d] * b[d] + (double)a[DIMS / 2 + d] * b[DIMS / 2 + d];
+            worst = fmaxf(worst, (float)fabs(c - cos(APART * (double)frequency[0][d])));
+        }
+    }
+    assert_true(worst < 1e-6f); /* rounded angles: 0.03 */
+    free(table);
+}
+
 static void the_second_frequencies_are_for_long_sequences(void **state)
 {
     struct aq_model_steps m = model(100), plain = model(0), none = model(0);
@@ -83,6 +106,7 @@ static void the_second_frequencies_are_for_long_sequences(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(rows_are_cosines_and_sines_of_rounded_angles),
+    cmocka_unit_test(behind_the_context_rows_are_as_far_apart_as_their_positions),
     cmocka_unit_test(the_second_frequencies_are_for_long_sequences),
 };
 

@@ -9,6 +9,8 @@
 #include "engine/measure/eval_compare.h"
 #include "engine/measure/eval_sweep.h"
 #include "engine/measure/eval_windows.h"
+#include "tests/random_model.h"
+#include "tests/temp.h"
 #include "tests/test.h"
 
 #include <dirent.h>
@@ -569,6 +571,54 @@ static void options_that_exclude_each_other_are_refused(void **state)
     }
 }
 
+/* A command that is refused on a random model that turns its keys and knows 64 positions. */
+static void expect_refusal(const char *words, const char *part)
+{
+    static const struct random_model shape = {RANDOM_LLAMA, 2, 32, 2, 1, 16, 97, 64, 1};
+    char root[TEMP_PATH_MAX], dir[TEMP_INSIDE_MAX], ids[TEMP_INSIDE_MAX], line[4096];
+    struct aq_err err = {0};
+    temp_dir(root, "eval");
+    snprintf(dir, sizeof(dir), "%s/turning", root);
+    snprintf(ids, sizeof(ids), "%s/ids", root);
+    random_model_write(dir, &shape, 7);
+    FILE *f = fopen(ids, "w");
+    assert_non_null(f);
+    for (uint32_t i = 0; i < 200; i++)
+        fprintf(f, "%u\n", i % 97);
+    assert_int_equal(fclose(f), 0);
+    snprintf(line, sizeof(line), "--model|%s|--ids|%s|--threads|1|--host-memory|1GiB|%s", dir, ids,
+             words);
+    struct aq_options *o = parse(line, &err);
+    struct aquifer_hooks hooks = {0};
+    if (!o)
+        fail_msg("%s", err.text);
+    assert_int_equal(aq_cmd_eval(o, &hooks, &err), -EINVAL);
+    if (!strstr(err.text, part))
+        fail_msg("%s: expected '%s' in: %s", words, part, err.text);
+    assert_int_equal(temp_remove(root), 0);
+    aq_options_close(o);
+}
+
+/* The full cache has no positions for what comes behind the model's. */
+static void longer_contexts_have_no_full_cache_to_compare_with(void **state)
+{
+    static const char *const cases[] = {
+        "--context|200",
+        "--context|200|--dry-run",
+        "--context|200|--sweep|kv-budget=8,16",
+    };
+    (void)state;
+    for (size_t i = 0; i < AQ_ARRAY_LEN(cases); i++) {
+        char words[512];
+        snprintf(words, sizeof(words),
+                 "--prompt-tokens|20|--score-tokens|20|--kv-policy|window|--kv-budget|16|"
+                 "--kv-positions|cache|--compare-full|%s",
+                 cases[i]);
+        expect_refusal(words, "knows 64, and the context is 200; expected --context 64 or less, or "
+                              "no --compare-full");
+    }
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_sweep_is_all_combinations_of_its_lists),
     cmocka_unit_test(without_a_sweep_there_is_one_run),
@@ -585,6 +635,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_sweep_compares_each_run_with_the_full_cache),
     cmocka_unit_test(a_sweep_without_json_is_a_table),
     cmocka_unit_test(options_that_exclude_each_other_are_refused),
+    cmocka_unit_test(longer_contexts_have_no_full_cache_to_compare_with),
 };
 
 int main(void)

@@ -32,10 +32,11 @@ enum {
 
 enum { TRAINED_VOCAB = 4096, VOCAB = 512, CONTEXT = 128, DTYPES = AQ_DTYPE_COUNT };
 
-/* Whose policies are drawn: any, those that go with KIVI's formats, those whose heads of all layers
- * share, those whose rows read a part of what is held, or whose heads have rules; or any, with KV
- * in the memory of the products, where given tokens are taken in several at a time. */
-enum drawing { ANY_POLICY, KIVI, CROSS, READING, PROFILED, GOING_ON };
+/* Whose policies are drawn: any, those that go with KIVI's formats, those whose heads of all
+ * layers share, those whose rows read a part of what is held, whose positions are those in the
+ * cache, or whose heads have rules; or any, with KV in the memory of the products, where given
+ * tokens are taken in several at a time. */
+enum drawing { ANY_POLICY, KIVI, CROSS, READING, CLOSING, PROFILED, GOING_ON };
 
 #define SLOTS(n)                                                                                   \
     {                                                                                              \
@@ -269,6 +270,25 @@ static void draw_reading(struct drawn *d, uint64_t number)
     }
 }
 
+/* Positions are those in the cache: of windows, in models that turn their keys. */
+static void draw_closing(struct drawn *d, uint64_t number)
+{
+    static const struct aq_kv_options policies[] = {
+        {.policy = "window", .budget = SLOTS(33)},
+        {.policy = "window", .budget = SLOTS(50), .sinks_given = true, .sinks = 35},
+        {.policy = "window", .budget = SHARE(0.3), .sinks_given = true, .sinks = 1},
+        {.policy = "window", .recent = SLOTS(7)},
+    };
+    struct aq_kv_options o = policies[aq_prng_below(rig.seed, number, 4300, 4)];
+    o.positions_given = true;
+    o.positions = AQ_KV_POSITIONS_CACHE;
+    assert_int_equal(aq_kv_policy_resolve(&d->opts.kv, &o, NULL), 0);
+    if (!aq_dtype_is_float((enum aq_dtype)d->opts.kv_format))
+        d->opts.kv_format = AQ_F16;
+    if (!rig.now)
+        d->opts.model_dir = rig.model[rig.now = 1 + (uint32_t)(number / 2 % (MODELS - 1))];
+}
+
 /* Heads that have rules: in memory and on disk; draws of a device are mostly left without, and else
  * refused. */
 static void draw_profiled(struct drawn *d, uint64_t number)
@@ -282,12 +302,12 @@ static void draw_profiled(struct drawn *d, uint64_t number)
         {.policy = "fastgen", .mass_given = true, .mass = 1},
     };
     static uint8_t classes[512];
-    uint64_t which = aq_prng_below(rig.seed, number, 4300, AQ_ARRAY_LEN(policies));
+    uint64_t which = aq_prng_below(rig.seed, number, 4400, AQ_ARRAY_LEN(policies));
     for (size_t i = 0; i < sizeof(classes); i++)
         classes[i] = i % 7 == 3 ? AQ_KV_CLASS_PUNCT : i % 31 == 5 ? AQ_KV_CLASS_SPECIAL : 0;
     assert_int_equal(aq_kv_policy_resolve(&d->opts.kv, &policies[which], NULL), 0);
     d->opts.classes = (struct aq_kv_classes){classes, sizeof(classes)};
-    if (aq_prng_below(rig.seed, number, 4301, 8) == 0)
+    if (aq_prng_below(rig.seed, number, 4401, 8) == 0)
         return;
     d->opts.emulate_device = 0;
     d->opts.host_products = (struct aq_host_products_choice){0};
@@ -307,8 +327,8 @@ static void run_draw(uint64_t number, enum drawing what)
     if (what == GOING_ON) {
         bring_home(&d);
     } else if (what != ANY_POLICY) {
-        static void (*const draw[])(struct drawn *, uint64_t) = {NULL, draw_kivi, draw_cross,
-                                                                 draw_reading, draw_profiled};
+        static void (*const draw[])(struct drawn *, uint64_t) = {
+            NULL, draw_kivi, draw_cross, draw_reading, draw_closing, draw_profiled};
         draw[what](&d, number);
         policy = DRAWN_KV - 1;
     }
@@ -429,6 +449,22 @@ static void neither_do_they_where_rows_read_a_part(void **state)
                                8 * rig.lanes[AQ_LANE_HOST_COMPUTE] >= draws));
 }
 
+static void neither_do_they_where_positions_are_those_in_the_cache(void **state)
+{
+    (void)state;
+    uint64_t draws = setting("AQ_PLACEMENT_DRAWS", DRAWS) / 3;
+    uint64_t first = setting("AQ_PLACEMENT_FIRST", 0);
+    rig.ran = rig.refused = 0;
+    memset(rig.lanes, 0, sizeof(rig.lanes));
+    for (uint64_t i = 0; i < draws; i++)
+        run_draw(first + i, CLOSING);
+    print_message("%u of %u ran, %u attended on a host beside a device, %u wrote to disk\n",
+                  rig.ran, (unsigned)draws, rig.lanes[AQ_LANE_HOST_COMPUTE],
+                  rig.lanes[AQ_LANE_DISK_WRITE]);
+    assert_true(draws < 30 || (2 * rig.ran >= draws && 8 * rig.lanes[AQ_LANE_DISK_WRITE] >= draws &&
+                               8 * rig.lanes[AQ_LANE_HOST_COMPUTE] >= draws));
+}
+
 static void neither_do_they_where_heads_have_rules(void **state)
 {
     (void)state;
@@ -462,6 +498,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(neither_do_they_where_keys_are_kivi_s_codes),
     cmocka_unit_test(neither_do_they_where_heads_of_all_layers_share),
     cmocka_unit_test(neither_do_they_where_rows_read_a_part),
+    cmocka_unit_test(neither_do_they_where_positions_are_those_in_the_cache),
     cmocka_unit_test(neither_do_they_where_heads_have_rules),
     cmocka_unit_test(going_on_from_given_tokens_gives_what_generating_them_gave),
 };

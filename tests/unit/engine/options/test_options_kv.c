@@ -56,9 +56,37 @@ static void kv_options_make_a_policy(void **state)
     resolves_to("--kv-policy|fastgen", "fastgen: mass 0.95, frequent 30%, local 30%, sinks 4");
     resolves_to("--kv-policy|fastgen|--kv-mass|0.9|--kv-frequent|64|--kv-local|0.2|--kv-sinks|1",
                 "fastgen: mass 0.9, frequent 64, local 20%, sinks 1");
+    resolves_to("--kv-policy|window|--kv-recent|28|--kv-positions|cache",
+                "window: recent 28, sinks 4, positions cache");
+    resolves_to("--kv-policy|h2o|--kv-budget|64|--kv-positions|text", "h2o: budget 64");
     resolves_to("--kv-read|2048", "full: read 2048 but in the first 2 layers");
     resolves_to("--kv-read|96|--kv-read-dense|0|--kv-policy|snapkv|--kv-budget|256|--kv-pool|none",
                 "snapkv: budget 256, observe 32, pool none, read 96 but in the first 0 layers");
+}
+
+static void positions_in_the_cache_are_a_window_s(void **state)
+{
+    static const char *const refused[][2] = {
+        {"", "--kv-policy full: --kv-positions cache does not go with it: it keeps every token"},
+        {"--kv-policy|h2o|--kv-budget|64",
+         "--kv-policy h2o: --kv-positions cache does not go with it: each new key takes the place"},
+        {"--kv-policy|tova|--kv-budget|64", "(overwrite), and every newer key would move with it"},
+        {"--kv-policy|snapkv|--kv-budget|64", "(grow), whose positions would pass the model's"},
+        {"--kv-policy|h2o|--kv-budget|64|--kv-decode|bulk", "keys are dropped in bulk"},
+        {"--kv-policy|scissorhands|--kv-budget|64", "--kv-policy window has it"},
+        {"--kv-policy|window|--kv-budget|64|--kv-format|int8", "--kv-positions cache: queries are"},
+        {"--kv-policy|window|--kv-budget|64|--kv-format|int4", "expected --kv-format f16, bf16"},
+    };
+    for (size_t i = 0; i < AQ_ARRAY_LEN(refused); i++) {
+        char line[160];
+        snprintf(line, sizeof(line), "-m|x|-i|a|-o|b|--kv-positions|cache%s%s",
+                 refused[i][0][0] ? "|" : "", refused[i][0]);
+        options_refuse_together("generate", line, refused[i][1]);
+    }
+    options_accept_together("generate",
+                            "-m|x|-i|a|-o|b|--kv-policy|window|--kv-budget|64|--kv-positions|cache"
+                            "|--kv-format|bf16|--context|100000");
+    (void)state;
 }
 
 static void reading_a_part_needs_head_blocks_that_stay(void **state)
@@ -220,6 +248,7 @@ static void help_has_the_table_of_kv_policies(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(kv_options_make_a_policy),
     cmocka_unit_test(rules_of_heads_are_fastgen_s_and_take_no_budget),
+    cmocka_unit_test(positions_in_the_cache_are_a_window_s),
     cmocka_unit_test(reading_a_part_needs_head_blocks_that_stay),
     cmocka_unit_test(kivi_has_a_residual_and_needs_keys_that_stay),
     cmocka_unit_test(kv_options_that_contradict_each_other_are_refused),

@@ -61,6 +61,23 @@ static void lengths_stay_within_the_context(void **state)
     }
 }
 
+/* A context goes on behind the longest prompt. */
+static void an_axis_has_a_longest_level_of_its_own(void **state)
+{
+    (void)state;
+    for (uint64_t most = 100; most < 450; most += 7) {
+        struct aq_plan_grid g = {0};
+        struct aq_plan_axis axis = prompt;
+        axis.most = most;
+        aq_plan_grid_add(&g, &axis, (struct aq_plan_level){100, 100});
+        aq_plan_grid_add(&g, &gen, (struct aq_plan_level){50, 50});
+        aq_plan_grid_grow(&g, 1000, 100000);
+        uint32_t last = g.axis[0].count - 1;
+        assert_int_equal(g.axis[0].level[last].high, most < 200 ? 100 : most < 400 ? 200 : 400);
+        assert_int_equal(g.axis[1].count, 5);
+    }
+}
+
 static void small_lengths_give_fewer_levels_and_none_of_nothing(void **state)
 {
     (void)state;
@@ -107,6 +124,7 @@ int main(void)
         cmocka_unit_test(there_are_never_more_points_than_allowed),
         cmocka_unit_test(levels_rise_and_hold_what_was_asked_for),
         cmocka_unit_test(lengths_stay_within_the_context),
+        cmocka_unit_test(an_axis_has_a_longest_level_of_its_own),
         cmocka_unit_test(small_lengths_give_fewer_levels_and_none_of_nothing),
         cmocka_unit_test(both_ends_of_a_range_are_scaled),
         cmocka_unit_test(every_combination_comes_once_the_last_axis_fastest),

@@ -26,7 +26,7 @@ static int read_rc(struct aq_planning *p, struct aq_options *o, const char *text
 {
     write_text(text, strlen(text));
     o->lengths = path;
-    *p = (struct aq_planning){.o = o, .context = 2048};
+    *p = (struct aq_planning){.o = o, .context = 2048, .positions = 2010};
     return aq_planning_read_lengths(p, err);
 }
 
@@ -164,8 +164,10 @@ static void what_is_no_table_of_lengths_is_refused(void **state)
     refuse("", "has no lengths");
     refuse("# nothing\n\n", "has no lengths");
     refuse("2000 48\n2000 49\n", "line 2: a prompt of 2000 and 49 generated tokens do not fit");
+    refuse("2010 38\n2011 37\n", "line 2: prompts of 2011 tokens are attended whole, and the model "
+                                 "knows 2010 positions; --context 2048 goes on");
     refuse("1 1 1000000000000\n1 1\n", "more than 1000000000000 sequences");
-    struct aq_planning p = {.context = 2048};
+    struct aq_planning p = {.context = 2048, .positions = 2048};
     struct aq_options o = {.lengths = path};
     struct aq_err err;
     p.o = &o;

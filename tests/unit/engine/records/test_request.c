@@ -765,6 +765,28 @@ static void clipping_lowers_max_tokens(void **state)
     assert_refused(rig, long_ids(""), AQ_RECORD_CONTEXT_LENGTH_EXCEEDED, "prompt");
 }
 
+/* A context that goes on behind what the model knows has room for new tokens there, and for no
+ * prompt. */
+static void a_prompt_may_have_less_room_than_the_context(void **state)
+{
+    struct rig *rig = *state;
+    rig->rules.context = 1000;
+    rig->rules.prompt_max = 60;
+    assert_good(read_line(rig, long_ids(", \"max_tokens\": 940")));
+    assert_refused(rig, long_ids(", \"max_tokens\": 941"), AQ_RECORD_CONTEXT_LENGTH_EXCEEDED,
+                   "prompt");
+    rig->rules.prompt_max = 59;
+    assert_refused(rig, long_ids(""), AQ_RECORD_CONTEXT_LENGTH_EXCEEDED, "prompt");
+    assert_non_null(strstr(rig->r->error.message, "prompt 60 tokens, positions 59, context 1000"));
+    rig->rules.overlong = AQ_OVERLONG_CLIP;
+    assert_refused(rig, long_ids(""), AQ_RECORD_CONTEXT_LENGTH_EXCEEDED, "prompt");
+    rig->rules.overlong = AQ_OVERLONG_TRUNCATE_LEFT;
+    assert_good(read_line(rig, long_ids("")));
+    assert_int_equal(rig->r->prompts[0].count, 59);
+    assert_int_equal(rig->r->prompts[0].dropped, 1);
+    assert_int_equal(rig->r->prompts[0].max_tokens, 16);
+}
+
 static void echo_shows_the_text_that_is_left(void **state)
 {
     struct rig *rig = *state;
@@ -843,6 +865,7 @@ static const struct CMUnitTest tests[] = {
     T(truncation_keeps_bos_and_counts_what_it_dropped),
     T(truncation_needs_room_for_a_prompt),
     T(clipping_lowers_max_tokens),
+    T(a_prompt_may_have_less_room_than_the_context),
     T(echo_shows_the_text_that_is_left),
     T(the_key_depends_on_prompt_and_parameters_only),
 };

@@ -364,6 +364,24 @@ static void a_prompt_is_cut_and_a_continuation_is_not(void **state)
     assert_memory_equal(read_good(rig, of_lengths(10, 2))->prompts[0].ids, right, sizeof(right));
 }
 
+/* Where a context goes on behind the positions of the model, a prompt does not, nor a window. */
+static void what_is_attended_whole_has_room_for_itself(void **state)
+{
+    struct rig *rig = *state;
+    rig->rules.prompt_max = 10;
+    read_good(rig, of_lengths(10, CONTEXT + 1 - 10));
+    rig->rules.prompt_max = 9;
+    assert_refused(rig, of_lengths(10, 2), AQ_RECORD_CONTEXT_LENGTH_EXCEEDED, "continuation");
+    assert_non_null(strstr(rig->r->error.message, "exceeds the positions that the model knows"));
+    rig->rules.overlong = AQ_OVERLONG_TRUNCATE_LEFT;
+    assert_int_equal(read_good(rig, of_lengths(10, 2))->prompts[0].dropped, 1);
+    rig->rules.prompt_max = 2;
+    assert_int_equal(read_good(rig, "{\"request_type\": \"loglikelihood_rolling\", "
+                                    "\"arguments\": [[7, 8, 9, 10]]}")
+                         ->prompt_count,
+                     2);
+}
+
 /* ---- the key ---- */
 
 static uint64_t key_of(struct rig *rig, const char *text)
@@ -564,6 +582,7 @@ static const struct CMUnitTest tests[] = {
     T(records_that_cannot_be_scored_say_why),
     T(one_token_more_than_the_context_can_be_scored),
     T(a_prompt_is_cut_and_a_continuation_is_not),
+    T(what_is_attended_whole_has_room_for_itself),
     T(the_key_depends_on_what_is_scored_only),
     T(a_plain_score_has_its_sum_and_number),
     T(scores_are_the_same_however_tokens_were_read),
