@@ -91,7 +91,8 @@ build_fuzz() {
 # Tests of each kind and their programs: what computes, what is kept, what is read and written, and
 # tokens beside those of other libraries.
 quick="base file json units policy kv_policy checker seating engine host_products kv trace io xfer
-disk_lane store sample tokenizer tok_families jinja request result generate resume options reference"
+disk_lane store sample tokenizer tok_families jinja request result generate resume options
+reference"
 quick_e2e="golden program families quantised"
 quick_scripts="e2e-chat e2e-resume e2e-score"
 check_quick() {
