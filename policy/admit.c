@@ -104,6 +104,14 @@ struct aq_admit_length aq_admit_length_cross(const struct aq_kv_limits *limits, 
     };
 }
 
+struct aq_admit_length aq_admit_length_apart(uint32_t begun, uint64_t packed, uint32_t rows,
+                                             uint32_t left)
+{
+    uint32_t now = begun + rows;
+    return (struct aq_admit_length){
+        .now = now, .last = now + left, .slots = UINT32_MAX, .packed = packed};
+}
+
 struct aq_admit_length aq_admit_length_of(const struct aq_kv_limits *limits, uint32_t kv_heads,
                                           uint32_t prompt_tokens, uint32_t max_new)
 {

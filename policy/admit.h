@@ -17,9 +17,10 @@ struct aq_admit_length {
     /* The first slots, in whole pages, lie in pages of the entry before as well: the same in all
      * kinds, where no key is dropped. */
     uint32_t prefix;
-    /* Where heads of all layers share (policy/kv_cross.h): `whole` pages of a layer in the coming
-     * pass, in which the prompt is not cut yet (0: it is); beside the slots above, which are of
-     * growth, `packed` pages in all layers of the kind together. */
+    /* Where layers have packed runs of their own: these pages in all layers of the kind together,
+     * beside the slots above, which are of growth.  Where heads of all layers share
+     * (policy/kv_cross.h): `whole` pages of a layer in the coming pass, in which the prompt is not
+     * cut yet (0: it is). */
     uint32_t whole;
     uint64_t packed;
 };
@@ -55,6 +56,10 @@ struct aq_admit_length aq_admit_length_of(const struct aq_kv_limits *limits, uin
 struct aq_admit_length aq_admit_length_cross(const struct aq_kv_limits *limits, uint32_t kv_heads,
                                              uint32_t layers, uint32_t prompt_tokens, uint32_t rows,
                                              uint32_t left, bool whole);
+/* The same of one whose prompt is cut and has `packed` runs in all layers of the kind: behind these
+ * each layer has runs for growth, which begin with up to `begun` slots. */
+struct aq_admit_length aq_admit_length_apart(uint32_t begun, uint64_t packed, uint32_t rows,
+                                             uint32_t left);
 /* The same of a seated sequence that has pages for `held` slots and generates `left` tokens more.
  * The one rule is an upper bound for two kinds of seats: a seat whose micro-batch has begun the
  * coming pass already holds one slot fewer than the result says; a seat that turns after the

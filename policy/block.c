@@ -53,8 +53,9 @@ static void choose_page(struct aq_block_shape *s, const struct aq_block_inputs *
 {
     const struct aq_model_steps *m = in->steps;
     uint64_t run = aq_kv_block_bytes(in->kv_format, m->head_dim) * m->kv_heads;
-    /* Where heads of all layers share, pages are given back run by run. */
-    uint32_t runs = 1, least = aq_kv_policy_cross(&in->kv) ? 0 : kinds->slots;
+    /* Where layers come to have packed runs of their own, pages are given back run by run. */
+    bool apart = aq_kv_policy_cross(&in->kv) || aq_kv_policy_profiled(&in->kv);
+    uint32_t runs = 1, least = apart ? 0 : kinds->slots;
     for (uint32_t i = 0; i < kinds->count; i++)
         least = kinds->kind[i].slots < least ? kinds->kind[i].slots : least;
     while (run * runs < PAGE_BYTES_MIN && 10ull * AQ_HEAD_BLOCK_SLOTS * (runs + 1) <= least)
@@ -635,6 +636,19 @@ bool aq_block_kv_may(const struct aq_block_inputs *in, enum aq_tier tier)
     return tier == AQ_HOST || !in->separate || !in->kv.read;
 }
 
+/* Heads that have rules take in rows or do not as their own scores say, which a link cannot know
+ * that moves the rows. */
+static int check_profiled(const struct aq_block_inputs *in, struct aq_err *reterr)
+{
+    if (!aq_kv_policy_profiled(&in->kv) || !in->separate)
+        return 0;
+    return aq_error(reterr, -EINVAL,
+                    "--kv-policy %s: each head decides for itself what it keeps, in the memory "
+                    "that products run in, and this device has memory of its own; --device cpu "
+                    "without --emulate-device, or --kv-policy h2o",
+                    aq_kv_policy_desc(&in->kv)->name);
+}
+
 /* Rows choose what they read where the host attends.  A link brings KV to a device before the rows
  * that would choose are there, so it would have to bring all of it. */
 static int check_read(const struct aq_block_inputs *in, const struct aq_placement *placement,
@@ -658,6 +672,7 @@ int aq_block_make(struct aq_block *b, const struct aq_block_inputs *given,
     const struct aq_block_inputs *in = &settled_in;
     aq_block_close(b);
     int rc = check_cross(in, placement, reterr);
+    rc = rc < 0 ? rc : check_profiled(in, reterr);
     rc = rc < 0 ? rc : check_read(in, placement, reterr);
     if (rc < 0)
         return rc;

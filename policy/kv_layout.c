@@ -28,6 +28,10 @@ void aq_kv_layout_slots(struct aq_kv_layout *ret, const struct aq_plan *plan, ui
         ret->cost = place(&ret->bytes, row / AQ_HEAD_BLOCK_SLOTS);
         ret->gone = place(&ret->bytes, 4ull * kv_heads);
     }
+    if (aq_kv_policy_profiled(&policy)) {
+        ret->rule = place(&ret->bytes, 4ull * kv_heads);
+        ret->grown = place(&ret->bytes, 4ull * kv_heads);
+    }
     ret->residual = place(&ret->bytes, aq_kv_residual_bytes(&plan->shape, &plan->kv.residual, 1));
 }
 
@@ -162,11 +166,13 @@ void aq_kv_layout_prefill(struct aq_kv_prefill_layout *ret, const struct aq_plan
     bool by_position = kv->prompt.source == AQ_KV_SOURCE_POSITION || !aq_kv_policy_drops(kv);
     uint32_t rows = aq_kv_policy_each(kv) ? heads : kv_heads;
     ret->log_sum_exp = place(&ret->bytes, columns ? 4ull * prompt * heads : 0);
-    ret->sums = place(&ret->bytes, aq_kv_policy_values(kv) ? 4ull * rows * ret->stride : 0);
+    bool sums = aq_kv_policy_values(kv) || aq_kv_policy_profiled(kv);
+    ret->sums = place(&ret->bytes, sums ? 4ull * rows * ret->stride : 0);
     ret->value = place(&ret->bytes, by_position ? 0 : 4ull * kv_heads * ret->stride);
     ret->keep = place(&ret->bytes, 4ull * kv_heads * kept);
     ret->count = place(&ret->bytes, 4ull * kv_heads);
     ret->sort = place(&ret->bytes, aq_kv_policy_cross(kv) ? 8ull * ret->stride : 0);
+    ret->classes = place(&ret->bytes, aq_kv_policy_profiled(kv) ? ret->stride : 0);
 }
 
 void aq_kv_layout_tables(struct aq_kv_table_layout *ret, const struct aq_plan *plan,
@@ -192,7 +198,7 @@ void aq_kv_layout_tables(struct aq_kv_table_layout *ret, const struct aq_plan *p
         ret->now = place(&ret->bytes, places * sizeof(uint32_t));
         ret->chosen = place(&ret->bytes, ragged ? 0 : places * ret->head_blocks * sizeof(uint32_t));
         ret->len = place(&ret->bytes, ragged ? seats * layers * kv_heads * sizeof(uint32_t) : 0);
-        if (aq_kv_policy_cross(&plan->kv))
+        if (aq_kv_policy_cross(&plan->kv) || aq_kv_policy_profiled(&plan->kv))
             ret->packed = place(&ret->bytes, seats * layers * sizeof(uint32_t));
     }
     uint64_t pages = s->page_count[AQ_DEVICE] + s->page_count[AQ_HOST];

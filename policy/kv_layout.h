@@ -17,6 +17,8 @@ struct aq_kv_layout {
     uint64_t victim;   /* u32 [kv_heads] */
     uint64_t cost;     /* u32 [kv_heads][stride / 32], where heads of all layers share, */
     uint64_t gone;     /* u32 [kv_heads], and head-blocks that went when the layer was cut */
+    uint64_t rule;     /* u32 [kv_heads] rules, where each head has one, and */
+    uint64_t grown;    /* u32 [kv_heads] slots that a head has taken since the prompt was cut */
     uint64_t residual; /* the ring of f16 runs (policy/kv_residual.h) */
     uint64_t bytes;
 };
@@ -91,11 +93,13 @@ void aq_kv_sizes_of(struct aq_kv_sizes *ret, const struct aq_plan *plan, uint32_
 struct aq_kv_prefill_layout {
     uint32_t stride;      /* keys of a row: the longest prompt rounded up to 32 */
     uint64_t log_sum_exp; /* f32 [prompt][heads], where attention ranks keys */
-    uint64_t sums;        /* f32 [heads or kv_heads][stride], where values are made of them */
+    uint64_t sums;        /* f32 [heads or kv_heads][stride], where values are made of them, or of
+                             near pairs alone where each head has a rule */
     uint64_t value;       /* f32 [kv_heads][stride], unless positions rank keys */
     uint64_t keep;        /* u32 [kv_heads][stride of the slots] */
     uint64_t count;       /* u32 [kv_heads] */
     uint64_t sort;        /* u32 [2][stride], where heads of all layers share */
+    uint64_t classes;     /* u8 [stride] of the prompt's tokens, where each head has a rule */
     uint64_t bytes;
 };
 void aq_kv_layout_prefill(struct aq_kv_prefill_layout *ret, const struct aq_plan *plan,
@@ -111,7 +115,7 @@ struct aq_kv_table_layout {
     uint64_t now;         /* u32 [lanes][micro_batch][kv_heads]: slots in use, likewise */
     uint64_t chosen;      /* u32 [lanes][micro_batch][kv_heads][head_blocks]: those chosen */
     uint64_t len;         /* u32 [seats][layers][kv_heads]: slots kept of the prompt */
-    uint64_t packed;      /* u32 [seats][layers] packed runs; 0: heads of all layers do not share */
+    uint64_t packed;      /* u32 [seats][layers] packed runs, once layers have their own */
     uint64_t free;        /* u32 [pages]: which of the pools' pages are free */
     uint64_t users;       /* u32 [pages]: seats in whose tables a page is */
     uint64_t bytes;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Makes a policy of the user's options; refuses, with a sentence, options that exclude each
  * other. */
-#include "policy/kv_policy.h"
+#include "policy/kv_profile.h"
 #include "policy/kv_read.h"
 
 #include <assert.h>
@@ -465,6 +465,13 @@ static int check_prompt_options(const struct aq_kv_policy_desc *desc, const stru
     if (o->cross_layer_given && desc->heads != AQ_KV_HEADS_GLOBAL)
         return refuse(reterr, desc->name, "--kv-cross-layer",
                       "its layers do not share a budget; --kv-policy kvcompress lets them");
+    option = o->mass_given         ? "--kv-mass"
+             : given(&o->frequent) ? "--kv-frequent"
+             : given(&o->local)    ? "--kv-local"
+                                   : NULL;
+    if (option && desc->heads != AQ_KV_HEADS_PROFILED)
+        return refuse(reterr, desc->name, option,
+                      "its heads have no rules of their own; --kv-policy fastgen finds them");
     if (!queries && o->group_given && o->group == AQ_ATTN_MAX_OF_SUMS)
         return refuse(reterr, desc->name, "--kv-group max-of-sums",
                       "scores go on after the prompt, one for all query heads of a KV head; "
@@ -711,10 +718,11 @@ int aq_kv_policy_resolve(struct aq_kv_policy *ret, const struct aq_kv_options *o
 {
     static int (*const resolve[])(struct aq_kv_policy *, const struct aq_kv_options *,
                                   struct aq_err *) = {
-        resolve_full,   resolve_h2o,    resolve_flexgen,      resolve_hf,
-        resolve_window, resolve_heavy,  resolve_h2o,          resolve_snapkv,
-        resolve_snapkv, resolve_snapkv, resolve_snapkv,       resolve_tova,
-        resolve_keys,   resolve_keys,   resolve_scissorhands, resolve_kvcompress,
+        resolve_full,          resolve_h2o,    resolve_flexgen,      resolve_hf,
+        resolve_window,        resolve_heavy,  resolve_h2o,          resolve_snapkv,
+        resolve_snapkv,        resolve_snapkv, resolve_snapkv,       resolve_tova,
+        resolve_keys,          resolve_keys,   resolve_scissorhands, resolve_kvcompress,
+        aq_kv_profile_resolve,
     };
     const struct aq_kv_policy_desc *first = aq_kv_policy_at(0);
     const struct aq_kv_policy_desc *desc = o->policy ? aq_kv_policy_find(o->policy) : first;
@@ -722,7 +730,7 @@ int aq_kv_policy_resolve(struct aq_kv_policy *ret, const struct aq_kv_options *o
         return aq_error(reterr, -EINVAL,
                         "--kv-policy: expected full, h2o, h2o:flexgen, h2o:hf, window, heavy, "
                         "adakv, snapkv, pyramidkv, ada-snapkv, ada-pyramid, tova, knorm, "
-                        "keydiff, scissorhands or kvcompress, found '%s'",
+                        "keydiff, scissorhands, kvcompress or fastgen, found '%s'",
                         o->policy);
     struct aq_kv_policy p = {
         .desc = desc,
@@ -740,6 +748,8 @@ int aq_kv_policy_resolve(struct aq_kv_policy *ret, const struct aq_kv_options *o
     };
     assert((size_t)(desc - first) < AQ_ARRAY_LEN(resolve));
     int rc = check_amounts(o, reterr);
+    if (rc == 0 && desc->heads == AQ_KV_HEADS_PROFILED)
+        rc = aq_kv_profile_check(&p, o, reterr);
     rc = rc < 0 ? rc : settle_heads(&p, o, reterr);
     rc = rc < 0 ? rc : check_prompt_options(desc, o, reterr);
     rc = rc < 0 ? rc : settle_decode(&p, o, reterr);

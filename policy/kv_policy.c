@@ -182,6 +182,29 @@ static void limits_cross(struct aq_kv_limits *ret, const struct aq_kv_policy *p,
     };
 }
 
+/* Each head keeps what its rule says, which may be all. */
+static void limits_profiled(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
+                            uint32_t max_new)
+{
+    uint32_t frequent = p->frequent.slots;
+    if (p->mass >= 1) {
+        limits_full(ret, p, prompt, max_new);
+        return;
+    }
+    if (p->frequent.unit == AQ_KV_SHARE)
+        frequent = least((uint64_t)ceil(p->frequent.share * prompt - 1e-9), prompt);
+    uint32_t slots = least((uint64_t)prompt + aq_max_u64(1, max_new), INT32_MAX);
+    *ret = (struct aq_kv_limits){
+        .slots = slots,
+        .heavy_prompt = prompt,
+        .sinks = least(p->sinks, slots),
+        .profiled = true,
+        .frequent = frequent,
+        .local = (uint32_t)aq_max_u64(1, slots_of(&p->local, prompt)),
+        .mass = p->mass,
+    };
+}
+
 /* After each row the budget is kept, so that a row attends one key more; the newest one may go,
  * too, once it has been attended. */
 static void limits_tova(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
@@ -243,6 +266,11 @@ static void limits_even(struct aq_kv_limits *ret, const struct aq_kv_policy *p, 
 #define BY_ATTENTION                                                                               \
     {                                                                                              \
         .source = AQ_KV_SOURCE_COLUMNS, .stat = AQ_ATTN_PROB, .decay = 1                           \
+    }
+/* Of all query heads of a KV head on average, so that a query's sum over keys is 1. */
+#define BY_MEAN_ATTENTION                                                                          \
+    {                                                                                              \
+        .source = AQ_KV_SOURCE_COLUMNS, .stat = AQ_ATTN_PROB, .group = AQ_ATTN_MEAN, .decay = 1    \
     }
 
 /* Of the last 32 queries, averaged with two neighbours on either side, then over query heads: as
@@ -357,6 +385,11 @@ static const struct aq_kv_policy_desc policies[] = {
      .prompt = BY_LAST_SQUARES,
      .heads = AQ_KV_HEADS_GLOBAL,
      .limits = limits_cross},
+    {.name = "fastgen",
+     .prompt = BY_MEAN_ATTENTION,
+     .decode = BY_MEAN_ATTENTION,
+     .heads = AQ_KV_HEADS_PROFILED,
+     .limits = limits_profiled},
 };
 
 const struct aq_kv_policy_desc *aq_kv_policy_at(uint32_t index)
@@ -641,6 +674,10 @@ bool aq_kv_policy_most(struct aq_kv_most *most, const struct aq_kv_policy *p,
             m->slots = (uint32_t)aq_max_u64(m->slots, prompt_max);
             m->head = total;
         }
+        if (aq_kv_policy_profiled(p)) {
+            m->kept = prompt_max;
+            m->slots = m->head = total;
+        }
     }
     return differ;
 }
@@ -666,7 +703,10 @@ uint64_t aq_kv_policy_stat_pairs(const struct aq_kv_policy *p, const struct aq_k
     if (p->prompt.source != AQ_KV_SOURCE_COLUMNS || !(goes_on || prompt > l->keep_prompt))
         return 0;
     uint64_t rows = aq_kv_policy_prompt_rows(p, l, prompt);
-    return rows * prompt - rows * (rows - 1) / 2;
+    uint64_t pairs = rows * prompt - rows * (rows - 1) / 2, near = least(l->local, prompt);
+    if (l->profiled) /* those near each other once more */
+        pairs += near * prompt - near * (near - 1) / 2;
+    return pairs;
 }
 
 /* ---- head-blocks --------------------------------------------------------------------------- */
@@ -687,6 +727,8 @@ uint32_t aq_kv_limits_spare(const struct aq_kv_limits *l, uint32_t kv_heads, uin
     uint32_t kept = l->heavy_prompt + l->recent_prompt;
     if (!aq_kv_limits_differ(l, prompt) || l->cross)
         return 0;
+    if (l->profiled) /* no head fills more head-blocks than the prompt */
+        return kept / AQ_HEAD_BLOCK_SLOTS * AQ_HEAD_BLOCK_SLOTS + PARTLY - kept;
     return AQ_HEAD_BLOCK_SLOTS * aq_kv_packed_runs(kept, l->mix, kv_heads) + PARTLY - kept;
 }
 
@@ -704,6 +746,9 @@ uint32_t aq_kv_policy_runs(const struct aq_kv_policy *p, const struct aq_kv_most
         return runs_of(most->slots);
     if (aq_kv_policy_cross(p))
         return runs_of(most->head);
+    /* All positions of a prompt of 32 k + 31, and growth that begins with one head-block. */
+    if (aq_kv_policy_profiled(p))
+        return (most->slots + PARTLY - 1) / AQ_HEAD_BLOCK_SLOTS + 1;
     /* A sequence that keeps fewer may grow by as many more, which can take one run more. */
     bool mixed = p->floor_kind == AQ_KV_FLOOR_MIX;
     return aq_kv_packed_runs(most->kept, mixed, kv_heads) +
@@ -713,5 +758,5 @@ uint32_t aq_kv_policy_runs(const struct aq_kv_policy *p, const struct aq_kv_most
 
 uint32_t aq_kv_policy_tail_runs(const struct aq_kv_policy *p)
 {
-    return aq_kv_policy_ragged(p) && aq_kv_policy_grows(p) ? 2 : 1;
+    return aq_kv_policy_profiled(p) || (aq_kv_policy_ragged(p) && aq_kv_policy_grows(p)) ? 2 : 1;
 }

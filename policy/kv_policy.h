@@ -49,6 +49,9 @@
  *            get the query at t - c in place of t.  Prompts are attended whole, at the positions of
  *            the text.
  *   all      The heads of all layers of kvcompress share one budget: policy/kv_cross.h.
+ *   profile  Each head of fastgen has a rule of its own, found when the prompt has been attended:
+ *            policy/kv_profile.h.  How much it keeps is known only then; what counts before is that
+ *            it keeps all.
  *   read     Where nothing is given up after the prompt, a row may read a part of what is held
  *            (Quest, arXiv 2406.10774, on head-blocks): policy/kv_read.h.
  * The programs of h2o:flexgen and h2o:hf drop after a step; here the same drop stands at the start
@@ -91,8 +94,13 @@ struct aq_kv_score {
 enum aq_kv_layers { AQ_KV_LAYERS_UNIFORM, AQ_KV_LAYERS_PYRAMID, AQ_KV_LAYERS_RISING };
 
 /* How many slots heads hold: all as many, or as many together as they would: those of a layer, or
- * those of all layers. */
-enum aq_kv_heads { AQ_KV_HEADS_UNIFORM, AQ_KV_HEADS_SHARED, AQ_KV_HEADS_GLOBAL };
+ * those of all layers; or each as many as its own rule keeps. */
+enum aq_kv_heads {
+    AQ_KV_HEADS_UNIFORM,
+    AQ_KV_HEADS_SHARED,
+    AQ_KV_HEADS_GLOBAL,
+    AQ_KV_HEADS_PROFILED,
+};
 
 /* What each head has for itself where heads share: its best slots first, or a part of the budget
  * that is the same for all heads, beside a part by the layer's best slots. */
@@ -137,6 +145,11 @@ struct aq_kv_limits {
      * slots of a head on average. */
     bool cross;
     uint32_t layer_prompt;
+    /* Each head has a rule (policy/kv_profile.h), and holds no more than all tokens: heavy_prompt
+     * is the whole prompt, and there is a slot for each new token. */
+    bool profiled;
+    uint32_t frequent, local;
+    double mass;
 };
 
 struct aq_kv_policy;
@@ -175,6 +188,8 @@ struct aq_kv_policy {
     struct aq_kv_amount drop; /* of the slots */
     uint32_t history;         /* rows in front of a drop that count; 0: all */
     double cross_layer;       /* even shares of a layer until all are ranked; 0: it is held whole */
+    double mass;              /* of attention that a head's rule must keep; 1: all is kept */
+    struct aq_kv_amount frequent, local; /* of the prompt */
     /* Slots that a decoded row reads in each head (policy/kv_read.h); 0: all.  Rows of the first
      * `read_dense` layers read all. */
     uint32_t read, read_dense;
@@ -208,6 +223,9 @@ struct aq_kv_options {
     double low; /* 0: not given, 1 */
     bool cross_layer_given;
     double cross_layer;
+    bool mass_given;
+    double mass;
+    struct aq_kv_amount frequent, local;
     bool read_given, read_dense_given;
     uint32_t read, read_dense;
     bool positions_given;
@@ -289,6 +307,12 @@ static inline bool aq_kv_policy_cross(const struct aq_kv_policy *p)
     return p->heads == AQ_KV_HEADS_GLOBAL;
 }
 
+/* Has each head a rule of its own? */
+static inline bool aq_kv_policy_profiled(const struct aq_kv_policy *p)
+{
+    return p->heads == AQ_KV_HEADS_PROFILED;
+}
+
 /* Are values of a prompt's keys made of column sums (aq_kv_value_fn), and of those of each query
  * head?  Where query heads are added up or one of them counts, pooling their sum is the same. */
 static inline bool aq_kv_policy_values(const struct aq_kv_policy *p)
@@ -360,13 +384,14 @@ uint64_t aq_kv_policy_stat_pairs(const struct aq_kv_policy *p, const struct aq_k
  * ceil(floor(M / 32) / n) runs, whatever each keeps.  Then come runs for growth, with one
  * head-block of each head: into the first go the rows that each head has left, fewer than 32, then
  * its new rows, and so on into the next ones.  After t rows ceil((31 + t) / 32) of them are in use,
- * of which at most the last two are partly filled.  So the number of runs follows from the limits
- * before the prompt has run: it is that of `spare` slots more than are held. */
+ * of which at most the last two are partly filled.  (Where each head has a rule, it takes in some
+ * of the rows: heads lag behind, in runs that count as full.)  So the number of runs follows from
+ * the limits before the prompt has run: it is that of `spare` slots more than are held. */
 
 /* Do the heads of a sequence hold different numbers of slots? */
 static inline bool aq_kv_limits_differ(const struct aq_kv_limits *l, uint32_t prompt)
 {
-    return (l->shared || l->cross) && prompt > l->keep_prompt;
+    return (l->shared || l->cross || l->profiled) && prompt > l->keep_prompt;
 }
 /* Most packed runs of kv_heads heads that keep `kept` slots each on average, or half a slot
  * more. */

@@ -55,6 +55,12 @@ const char *aq_kv_policy_text(char *dst, size_t dst_bytes, const struct aq_kv_po
                                  name[i], mixed ? "mix:" : "", aq_kv_amount_text(text, amount[i]));
         any = true;
     }
+    if (aq_kv_policy_profiled(p) && used < dst_bytes) {
+        char local[32];
+        used += (size_t)snprintf(dst + used, dst_bytes - used, ": mass %g, frequent %s, local %s",
+                                 p->mass, aq_kv_amount_text(text, &p->frequent),
+                                 aq_kv_amount_text(local, &p->local));
+    }
     if (p->sinks && used < dst_bytes)
         used += (size_t)snprintf(dst + used, dst_bytes - used, ", sinks %u", p->sinks);
     if (p->grace && used < dst_bytes)
@@ -102,7 +108,7 @@ const char *aq_kv_policy_text(char *dst, size_t dst_bytes, const struct aq_kv_po
 
 const char *aq_kv_heads_name(enum aq_kv_heads heads)
 {
-    static const char *const names[] = {"uniform", "shared", "global"};
+    static const char *const names[] = {"uniform", "shared", "global", "profiled"};
     return names[heads];
 }
 

@@ -88,6 +88,10 @@ static void put_lengths(const struct aq_seats *s, struct aq_admit_length *ret,
                                            left, kv->whole || !t->seen);
             continue;
         }
+        if (kv->apart) {
+            ret[k] = aq_admit_length_apart(kv->spare, kv->packed, t->seen - t->prompt + 1, left);
+            continue;
+        }
         uint32_t held = aq_kv_limits_most(&kv->limits, t->prompt, t->seen ? t->seen : t->prompt);
         ret[k] = turned ? aq_admit_length_seated(&kv->limits, heads, t->prompt, held, left)
                         : aq_admit_length_of(&kv->limits, heads, t->prompt, t->max_new);
@@ -311,6 +315,8 @@ void aq_seat_kv_step(struct aq_seat_kv *kv)
     kv->drops_many = full && kv->limits.bulk;
     kv->overwrites = full && !kv->limits.bulk;
     kv->held = (kv->drops_many ? aq_kv_limits_cut(&kv->limits) : kv->held) + !kv->overwrites;
+    /* Each head has a slot of its own for the key, which may be a new one. */
+    kv->overwrites = kv->overwrites || kv->limits.profiled;
 }
 
 /* Slots for the last `rows` of the positions that seat i has seen. */
@@ -350,19 +356,30 @@ static void step(struct aq_seats *s, uint32_t i)
         s->opts.ops->bound(s->opts.user, i);
 }
 
-/* The heads of all layers of a seat's prompt have shared the budget in the pass that is over. */
+/* Has the seat's prompt, which has pages as if all of it stayed, been cut?  On disk it keeps what
+ * it has. */
+static bool was_cut(const struct aq_seats *s, uint32_t i, const struct aq_seat_kv *kv)
+{
+    bool profiled = kv->limits.profiled && !kv->apart && part_of(s, i)->tier != AQ_DISK;
+    return s->seat[i].seen && (kv->whole || profiled);
+}
+
+/* The heads of all layers of a seat's prompt have shared the budget in the pass that is over, or
+ * each has found its rule. */
 static void cut(struct aq_seats *s, uint32_t i)
 {
     struct aq_seat *t = &s->seat[i];
     for (uint32_t k = 0; t->taken && k < s->opts.plan->kinds.count; k++) {
         struct aq_seat_kv *kv = &t->kv[k];
-        if (!kv->whole)
+        if (!was_cut(s, i, kv))
             continue;
+        kv->packed = s->opts.plan->kinds.kind[k].layers * (uint64_t)aq_seat_kv_packed(kv);
+        kv->apart = true;
         kv->whole = false;
         kv->held = kv->limits.heavy_prompt + kv->limits.recent_prompt;
-        kv->spare = aq_kv_cross_tail(t->prompt);
+        kv->spare = kv->limits.cross ? aq_kv_cross_tail(t->prompt) : AQ_HEAD_BLOCK_SLOTS - 1;
         if (s->opts.ops->cut)
-            s->opts.ops->cut(s->opts.user, i, k);
+            kv->packed = s->opts.ops->cut(s->opts.user, i, k);
     }
 }
 
@@ -402,6 +419,7 @@ void aq_seats_begin_pass(struct aq_seats *s)
         admit_and_bind(s, k);
         prompt_rows += s->prompt_rows[k];
     }
+    s->turned = false;
     if (s->opts.refill || !s->filling || prompt_rows || !s->seated)
         return;
     s->filling = false;

@@ -18,14 +18,18 @@ struct aq_seat_kv {
     uint32_t start, most;  /* of a pass that feeds several tokens: before the first of them, and the
                               most after any of them */
     uint32_t spare;        /* aq_kv_limits_spare; of prompts that are cut over all layers up to
-                              aq_kv_cross_whole runs, and then aq_kv_cross_tail */
+                              aq_kv_cross_whole runs; and where layers have packed runs of their
+                              own what each head has at most in its first head-block of growth */
+    uint64_t packed;       /* where heads have rules: packed runs of the kind's layers together */
     uint32_t delta;        /* on disk: rows that wait to be written before the pass, */
     uint32_t delta_next;   /* and after it */
     bool differ;           /* heads hold different numbers of slots */
+    bool apart;            /* layers have packed runs of their own, as many as their heads fill */
     bool whole;            /* the prompt, which is cut over all layers, has the pages that it
                               needs before, until the seat's next turn */
     bool drops;            /* the sequence will drop keys, so positions and scores are kept */
-    bool overwrites;       /* the new key takes the slot of a dropped one */
+    bool overwrites;       /* the new key takes the slot of a dropped one; where heads have rules it
+                              does in some of them, and is stored as if in all */
     bool drops_many;       /* in front of the new key: what is left are aq_kv_limits_cut slots */
     bool rewrites;         /* all whole runs go to disk again, with the delta */
 };
@@ -33,11 +37,11 @@ struct aq_seat_kv {
 /* One more slot for a key, or one that is overwritten. */
 void aq_seat_kv_step(struct aq_seat_kv *kv);
 
-/* Runs of a sequence whose heads hold `slots` slots, or hold them on average; once the prompt is
- * cut over all layers those for growth alone, beside the packed ones. */
+/* Runs of a sequence whose heads hold `slots` slots, or hold them on average; where layers have
+ * packed runs of their own those for growth alone. */
 static inline uint32_t aq_seat_kv_runs(const struct aq_seat_kv *kv, uint32_t slots)
 {
-    if (kv->limits.cross && kv->differ && !kv->whole)
+    if (kv->apart)
         slots -= kv->limits.heavy_prompt + kv->limits.recent_prompt;
     return (uint32_t)aq_div_up((uint64_t)slots + kv->spare, AQ_HEAD_BLOCK_SLOTS);
 }
@@ -87,8 +91,10 @@ struct aq_seats_ops {
     bool (*ended)(void *user, uint32_t seat);
     /* The seat's next key, or its prompt, is in the coming pass.  May be NULL. */
     void (*bound)(void *user, uint32_t seat);
-    /* The seat's prompt, held whole in layers of this kind, has been cut.  May be NULL. */
-    void (*cut)(void *user, uint32_t seat, uint32_t kind);
+    /* The seat's prompt, which had pages in layers of this kind as if all of it stayed, has been
+     * cut: returns the packed runs that its heads fill in all of them.  NULL: as many as they
+     * may. */
+    uint64_t (*cut)(void *user, uint32_t seat, uint32_t kind);
 };
 
 struct aq_seats_opts {

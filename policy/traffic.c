@@ -57,7 +57,7 @@ static void of_decoding(struct aq_kv_traffic *t, const struct aq_plan *plan,
     if (disk) {
         t->read.end = t->whole;
         t->write.end = s->rewrites || s->drops_many ? t->left : 0;
-        t->write_tail = !s->rewrites && whole_runs(s, s->held) > t->left;
+        t->write_tail = whole_runs(s, s->held) > t->left;
     }
     if (!plan->separate || part->side != AQ_ATTEND_DEVICE)
         return;

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/paths.h"
 #include "base/threads.h"
+#include "engine/core/classes.h"
 #include "engine/core/planned.h"
 #include "engine/machine/limits.h"
 #include "engine/model/arch/arch.h"
@@ -166,6 +167,19 @@ static int keep_names(struct aq_engine *e, struct aq_err *reterr)
     return rc;
 }
 
+/* The classes of tokens, where the policy's heads have rules that ask for them. */
+static int take_classes(struct aq_engine *e, const struct aq_engine_opts *opts,
+                        struct aq_err *reterr)
+{
+    const struct aq_kv_policy *kv = &opts->kv;
+    if (!aq_kv_policy_profiled(kv) || kv->mass >= 1 || opts->classes.of)
+        return 0;
+    int rc = aq_token_classes(&e->classes, opts->model_dir, &e->info, reterr);
+    if (rc == 0)
+        e->opts.classes = (struct aq_kv_classes){e->classes, e->info.vocab};
+    return rc;
+}
+
 int aq_engine_open(struct aq_engine **ret, const struct aq_engine_opts *opts, struct aq_err *reterr)
 {
     assert(ret && (opts->model_dir || opts->shape));
@@ -192,6 +206,7 @@ int aq_engine_open(struct aq_engine **ret, const struct aq_engine_opts *opts, st
     rc = rc < 0 ? rc : fill_info(e, reterr);
     rc = rc < 0 ? rc : read_limits(e, reterr);
     rc = rc < 0 ? rc : keep_names(e, reterr);
+    rc = rc < 0 ? rc : take_classes(e, opts, reterr);
     if (rc == 0 && engine_on_gpu(e))
         rc = aq_planned_check_gpu(&e->opts, reterr);
     if (rc < 0) {
@@ -250,6 +265,7 @@ void aq_engine_close(struct aq_engine *e)
     free(e->cache_dir);
     free(e->hardware);
     free(e->trace_path);
+    free(e->classes);
     free(e);
 }
 
@@ -445,6 +461,7 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
         .timeline = e->seams.timeline,
         .cost_ns = e->seams.cost_ns,
         .cost_user = e->seams.user,
+        .classes = e->opts.classes,
         .kv_seen = e->seams.kv_seen,
         .kv_user = e->seams.kv_user,
         .trace = e->trace,

@@ -19,6 +19,7 @@
 #include "offload/numa.h"
 #include "offload/sum.h"
 #include "policy/forecast.h"
+#include "policy/kv_profile.h"
 #include "policy/program.h"
 
 #include <jansson.h>
@@ -36,7 +37,9 @@ struct aq_engine_opts {
     int weight_format;      /* enum aq_dtype or -1 for auto */
     int kv_format;          /* enum aq_dtype or -1 for auto: f16, bf16 for bf16 checkpoints */
     struct aq_kv_policy kv; /* all zero: full */
-    uint32_t threads;       /* 0: from affinity and cgroup quota */
+    /* Of tokens, instead of the tokenizer's, where the policy needs them; borrowed. */
+    struct aq_kv_classes classes;
+    uint32_t threads; /* 0: from affinity and cgroup quota */
     struct aq_isa_choice isa;
     struct aq_device_choice device;
     const char *cuda_module; /* tests: another module than the one beside the program */

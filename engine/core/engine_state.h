@@ -42,6 +42,7 @@ struct aq_engine {
     struct aq_forecast forecast;
     uint64_t budget;
     /* Copies of the caller's strings that are needed until load or close. */
+    uint8_t *classes; /* of tokens, from the tokenizer; NULL: not needed */
     char *model_dir, *cache_dir, *hardware, *trace_path, **disk_dir;
     char lossy_text[5][256];
     struct aq_log log;

@@ -110,7 +110,7 @@ static void find_slots(const struct attend *t)
         q->overwrite = s->overwrites;
         q->recent = s->limits.recent_decode;
         q->turn = turn_of(t, i);
-        if (s->held < s->limits.slots || s->limits.bulk)
+        if ((s->held < s->limits.slots && !s->limits.profiled) || s->limits.bulk)
             q->slots.victim = NULL; /* no key is dropped yet, or none alone */
     }
 }
@@ -379,7 +379,15 @@ static void decode_single(struct attend *t)
     if (disk)
         add_to_deltas(t);
     exec_read_part(t->x, t->op, t->c, &t->a, t->seq, t->seat);
+    for (uint32_t i = 0; i < t->count; i++) {
+        if (kv_of(t, i)->limits.profiled)
+            t->seq[i].slots.victim = NULL; /* the heads' rules have others */
+    }
     attend_rows(t);
+    for (uint32_t i = 0; i < t->count; i++) {
+        if (kv_of(t, i)->limits.profiled)
+            exec_profile_row(t->x, t->seat[i], t->layer);
+    }
     for (uint32_t i = 0; i < t->count; i++)
         report_slots(t, i, &t->seq[i]);
 }
@@ -460,6 +468,15 @@ static void sum_columns(const struct attend *t, const struct prompt *p, bool cut
     t->c->kernels->attn_stats(t->c->exec, &a);
 }
 
+/* The same of pairs of a query and one of the newest tokens that it sees. */
+static void sum_near(const struct attend *t, const struct prompt *p)
+{
+    struct aq_attn a = p->a;
+    a.rule = rule_of(&t->policy.prompt, p->s);
+    a.pairs.band = p->s->limits.local;
+    t->c->kernels->attn_stats(t->c->exec, &a);
+}
+
 /* What the keys of a prompt that is cut are worth, into its slots' scores: made of column sums that
  * lie beside them, of the keys alone, or column sums as they are. */
 static void rank_keys(const struct attend *t, struct prompt *p)
@@ -482,6 +499,11 @@ static void rank_keys(const struct attend *t, struct prompt *p)
                                                   .head_dim = p->a.head_dim,
                                                   .diff = by->source == AQ_KV_SOURCE_KEY_DIFF});
         return;
+    }
+    if (p->s->limits.profiled) {
+        p->seq.slots.score = (float *)(p->scratch + layout->sums);
+        sum_near(t, p);
+        p->seq.slots.score = value;
     }
     if (!aq_kv_policy_values(&t->policy)) {
         sum_columns(t, p, true);
@@ -527,7 +549,10 @@ static void keep(const struct attend *t, struct prompt *p, uint32_t seat)
         .keep_stride = stride,
         .count = count,
     };
-    t->c->kernels->kv_select(t->c->exec, &(struct aq_kv_selects){&select, 1, t->a.kv_heads});
+    if (l->profiled)
+        exec_profile_prompt(x, seat, t->layer);
+    else
+        t->c->kernels->kv_select(t->c->exec, &(struct aq_kv_selects){&select, 1, t->a.kv_heads});
     if (p->s->differ) {
         /* The host may read this memory: it is not a GPU's (aq_executor_open). */
         memcpy(aq_kv_lens(x->kv, seat, t->layer), count, t->a.kv_heads * sizeof(*count));
@@ -550,6 +575,8 @@ static void keep(const struct attend *t, struct prompt *p, uint32_t seat)
         .count_step = 1,
     };
     run_moves(t, &gather, 1);
+    if (l->profiled)
+        exec_profile_kept(x, seat, t->layer);
 }
 
 /* Takes the slots of a prompt from scratch to their home: codes, and behind them the residual. */
@@ -604,7 +631,7 @@ static void attend_alone(const struct attend *t, uint32_t i)
     p.seq.recent = s->limits.recent_decode;
     p.seq.slots = exec_kv_slots(x, t->op, t->seat[i]);
     p.seq.row = 0;
-    if (s->limits.bulk)
+    if (s->limits.bulk || s->limits.profiled)
         p.seq.slots.victim = NULL;
     p.home = p.seq; /* of s->held slots */
     p.scratch = exec_slot(x, AQ_SLOT_KV_PREFILL, 0);
@@ -697,6 +724,8 @@ void exec_attend(struct aq_executor *x, const struct aq_op *op, const struct aq_
         };
         if (is_residual(&t))
             t.seq[i].coded = aq_kv_residual_coded(&x->plan->kv.residual, kv_of(&t, i)->held);
+        if (!prefill && kv_of(&t, i)->limits.profiled)
+            exec_profile_place(x, t.seat[i], t.layer);
         /* The number of slots that each head keeps is known once the prompt is cut. */
         if (!prefill && kv_of(&t, i)->differ)
             exec_kv_ragged_table(x, op, t.seat[i], kv_of(&t, i), &t.seq[i]);

@@ -259,6 +259,17 @@ void exec_cross_rank(struct aq_executor *x, const struct aq_compute *c, uint32_t
 void exec_cross_cut(struct aq_executor *x, const struct aq_compute *c, uint32_t seat,
                     uint32_t kind);
 
+/* ---- profile.c ---- */
+/* Of a prompt whose heads find rules: takes the sums that lie in scratch, and says which rule each
+ * head of a layer has, what it keeps, and how much that is. */
+void exec_profile_prompt(struct aq_executor *x, uint32_t seat, uint32_t layer);
+/* Once what is kept is at home, with scores and positions: what the next row finds. */
+void exec_profile_kept(struct aq_executor *x, uint32_t seat, uint32_t layer);
+/* In front of a row: gives it a slot in each head, as aq_attn_slots.victim. */
+void exec_profile_place(struct aq_executor *x, uint32_t seat, uint32_t layer);
+/* Behind it: what the next row finds. */
+void exec_profile_row(struct aq_executor *x, uint32_t seat, uint32_t layer);
+
 /* ---- bundle.c ---- */
 int exec_bundle_open(struct aq_executor *x, struct aq_err *reterr);
 void exec_bundle_close(struct aq_executor *x);

@@ -21,6 +21,7 @@
 #include "offload/disk_lane.h"
 #include "offload/sum.h"
 #include "policy/block.h"
+#include "policy/kv_profile.h"
 
 struct aq_executor;
 
@@ -36,7 +37,7 @@ struct aq_executor_opts {
     uint32_t compute_cpu, host_compute_cpu;
     bool refill, serial;
     bool share_prefixes; /* prompts that begin alike are computed once, where pages allow it */
-    bool replay; /* ops that compute do nothing; every chosen token is 0 */
+    bool replay;         /* ops that compute do nothing; every chosen token is 0 */
     /* Opens the disk over the engine's files, with the executor's completions; NULL without moves
      * to and from disk. */
     int (*open_disk)(void *user, struct aq_disk_lane **ret, const struct aq_io_region *regions,
@@ -56,7 +57,8 @@ struct aq_executor_opts {
     struct aq_timeline *timeline;
     uint64_t (*cost_ns)(void *user, const struct aq_op *op, const struct aq_op_cost *cost);
     void *cost_user;
-    aq_kv_seen_fn *kv_seen; /* tests; not on a GPU, whose memory the host cannot read */
+    struct aq_kv_classes classes; /* of tokens, for policies whose heads have rules; else empty */
+    aq_kv_seen_fn *kv_seen;       /* tests; not on a GPU, whose memory the host cannot read */
     void *kv_user;
     struct aq_trace *trace;                     /* records every op with work; may be NULL */
     struct aq_attention_stats *attention_stats; /* records every prompt attended; may be NULL */

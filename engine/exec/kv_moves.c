@@ -99,9 +99,11 @@ uint8_t *const *exec_kv_staged(struct aq_executor *x, const struct aq_op *op, ui
 static struct aq_kv_growth growth_of(const struct aq_executor *x, uint32_t seat, uint32_t layer,
                                      const struct aq_seat_kv *s)
 {
-    uint32_t packed =
-        s->limits.cross && s->differ ? aq_kv_packed(x->kv, seat, layer) : aq_seat_kv_packed(s);
-    return (struct aq_kv_growth){packed, aq_seat_kv_grown(s)};
+    bool disk = x->plan->part[aq_seats_part(x->plan, seat)].tier == AQ_DISK;
+    bool apart = s->differ && (s->limits.cross || (s->limits.profiled && !disk));
+    uint32_t packed = apart ? aq_kv_packed(x->kv, seat, layer) : aq_seat_kv_packed(s);
+    const uint32_t *each = s->limits.profiled ? aq_kv_grown(x->kv, seat, layer) : NULL;
+    return (struct aq_kv_growth){packed, aq_seat_kv_grown(s), each};
 }
 
 void exec_kv_ragged_table(struct aq_executor *x, const struct aq_op *op, uint32_t seat,

@@ -348,9 +348,10 @@ void aq_kv_share(struct aq_kv *kv, uint32_t seat, uint32_t from, uint32_t runs)
         *runs_of(kv, seat, k) = runs;
 }
 
-void aq_kv_shrink(struct aq_kv *kv, uint32_t seat, uint32_t kind, uint32_t runs)
+uint64_t aq_kv_shrink(struct aq_kv *kv, uint32_t seat, uint32_t kind, uint32_t runs)
 {
     const struct aq_kv_kinds *kinds = kinds_of(kv);
+    uint64_t all = 0;
     uint32_t have = *runs_of(kv, seat, kind);
     assert(kv->page_runs == 1 && kv->place[seat].tier != AQ_DISK);
     for (uint32_t layer = 0; layer < kinds->layers; layer++) {
@@ -361,8 +362,10 @@ void aq_kv_shrink(struct aq_kv *kv, uint32_t seat, uint32_t kind, uint32_t runs)
         for (uint32_t run = packed + runs; run < have; run++)
             give_page(kv, seat, table_of(kv, seat, layer)[run]);
         *packed_of(kv, seat, layer) = packed;
+        all += packed;
     }
     *runs_of(kv, seat, kind) = runs;
+    return all;
 }
 
 void aq_kv_release(struct aq_kv *kv, uint32_t seat)
@@ -480,7 +483,7 @@ void aq_kv_ragged_table(const struct aq_kv *kv, struct aq_attn_seq *seq, uint32_
     uint8_t **table;
     put_tables(kv, seq, &table, &now, seat, lane);
     for (uint32_t h = 0; h < heads; h++, table += step) {
-        now[h] = kept[h] + g->grown;
+        now[h] = kept[h] + (g->each ? g->each[h] : g->grown);
         uint32_t own = kept[h] / AQ_HEAD_BLOCK_SLOTS;
         uint32_t blocks = (uint32_t)aq_div_up(now[h], AQ_HEAD_BLOCK_SLOTS);
         assert(blocks <= step);
@@ -498,7 +501,7 @@ struct aq_kv_spot aq_kv_spot(const struct aq_kv *kv, uint32_t seat, uint32_t lay
 {
     const uint32_t *kept = aq_kv_lens(kv, seat, layer);
     uint32_t before = 0;
-    assert(slot < kept[head] + g->grown);
+    assert(slot < kept[head] + (g->each ? g->each[head] : g->grown));
     for (uint32_t h = 0; h < head; h++)
         before += kept[h] / AQ_HEAD_BLOCK_SLOTS;
     return spot_of(kv, g->packed, head, kept[head] / AQ_HEAD_BLOCK_SLOTS, before,
@@ -559,6 +562,16 @@ uint32_t *aq_kv_costs(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
 uint32_t *aq_kv_gone(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
 {
     return (uint32_t *)(aq_kv_slots_home(kv, seat, layer) + layout_of(kv, layer)->gone);
+}
+
+uint32_t *aq_kv_rules(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
+{
+    return (uint32_t *)(aq_kv_slots_home(kv, seat, layer) + layout_of(kv, layer)->rule);
+}
+
+uint32_t *aq_kv_grown(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
+{
+    return (uint32_t *)(aq_kv_slots_home(kv, seat, layer) + layout_of(kv, layer)->grown);
 }
 
 uint8_t *aq_kv_slots_home(const struct aq_kv *kv, uint32_t seat, uint32_t layer)

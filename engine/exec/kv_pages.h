@@ -85,9 +85,10 @@ size_t aq_kv_plain_offset(const struct aq_kv *kv);
 
 /* ---- heads that hold different numbers of slots: policies that are `ragged` alone ---- */
 
-/* The prompt of the seat was cut over all layers of the kind: each of them keeps the packed runs of
- * its heads' lengths and so many behind them, and gives the pages of the others back. */
-void aq_kv_shrink(struct aq_kv *kv, uint32_t seat, uint32_t kind, uint32_t runs);
+/* The prompt of the seat was cut over all layers of the kind, or by the rules of heads: each layer
+ * keeps the packed runs of its heads' lengths and so many behind them, and gives the pages of the
+ * others back.  Returns the packed runs of all of them. */
+uint64_t aq_kv_shrink(struct aq_kv *kv, uint32_t seat, uint32_t kind, uint32_t runs);
 /* Packed runs of the lengths that such a (seat, layer) has; what its head-blocks cost
  * (policy/kv_cross.h), [kv_heads][stride / 32]; and how many went when the layer was cut,
  * [kv_heads]. */
@@ -98,10 +99,15 @@ uint32_t *aq_kv_gone(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
 /* [kv_heads] slots that each head of a (seat, layer) has kept of the prompt, valid once it is
  * cut. */
 uint32_t *aq_kv_lens(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
+/* The rules of heads, u32 [kv_heads] of enum aq_kv_profile, and slots that each has taken since the
+ * prompt was cut, where each head has a rule (policy/kv_profile.h). */
+uint32_t *aq_kv_rules(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
+uint32_t *aq_kv_grown(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
 /* The runs of such a (seat, layer): how many are packed, and how many rows each head has taken in
- * since. */
+ * since: all of them as many, or each its own number. */
 struct aq_kv_growth {
     uint32_t packed, grown;
+    const uint32_t *each; /* [kv_heads]; NULL: all as many */
 };
 /* Makes a table of each head's head-blocks in the runs `run`, and puts the tables and the lengths
  * into *seq.  The memory for both is one for each place in a micro-batch and compute lane (1: the

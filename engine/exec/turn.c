@@ -205,11 +205,11 @@ static void bind(void *user, uint32_t seat)
     assert(b->row_count <= x->plan->shape.rows_max);
 }
 
-static void give_pages(void *user, uint32_t seat, uint32_t kind)
+static uint64_t give_pages(void *user, uint32_t seat, uint32_t kind)
 {
     struct aq_executor *x = user;
     const struct aq_seat_kv *kv = &x->seats.seat[seat].kv[kind];
-    aq_kv_shrink(x->kv, seat, kind, aq_seat_kv_runs(kv, kv->held));
+    return aq_kv_shrink(x->kv, seat, kind, aq_seat_kv_runs(kv, kv->held));
 }
 
 const struct aq_seats_ops exec_seats_ops = {

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <strings.h>
 
-enum { OPTIONS_MAX = 160 };
+enum { OPTIONS_MAX = 192 };
 
 /* Where an option's value came from: 0 nowhere, or the number of the source.  A list given by a
  * later source replaces an earlier one's; within one source its items add up. */

@@ -367,12 +367,14 @@ static void add_policy(struct text *t, const struct aq_kv_policy_desc *d)
                                .beta = d->beta,
                                .heads = d->heads};
     char line[160], queries[48], layers[32];
-    const char *heads = d->heads == AQ_KV_HEADS_UNIFORM  ? "alike"
-                        : d->heads == AQ_KV_HEADS_GLOBAL ? "of all layers"
-                        : d->floor == AQ_KV_FLOOR_MIX    ? "shared, mix:20%"
-                                                         : "shared, 20%";
+    const char *heads = d->heads == AQ_KV_HEADS_UNIFORM    ? "alike"
+                        : d->heads == AQ_KV_HEADS_GLOBAL   ? "of all layers"
+                        : d->heads == AQ_KV_HEADS_PROFILED ? "a rule each"
+                        : d->floor == AQ_KV_FLOOR_MIX      ? "shared, mix:20%"
+                                                           : "shared, 20%";
     const char *then = !aq_kv_policy_drops(&row)                   ? "grows"
                        : aq_kv_policy_grows(&row)                  ? "grows"
+                       : d->heads == AQ_KV_HEADS_PROFILED          ? "as the rule says"
                        : d->bulk                                   ? "many out at a time"
                        : d->decode.together                        ? "least of a layer out"
                        : d->decode.source == AQ_KV_SOURCE_POSITION ? "oldest out"
@@ -404,6 +406,13 @@ static void add_policies(struct text *t)
                 "of the prompt alone; of the others it is of prompt and new tokens. --kv-decode "
                 "bulk makes h2o, snapkv and pyramidkv ones of these others, whose new tokens take "
                 "the place of many at a time. Heads share on the cpu backend.");
+    add_text(t, "\n");
+    add_wrapped(t, 0, 0,
+                "fastgen has no budget: each head has the first of five rules that keeps --kv-mass "
+                "of its attention to the prompt - special tokens, punctuation too, the most "
+                "attended too, the newest too, or everything - so how much stays is known only "
+                "then. --kv-mass is of attention summed; the paper's T, read as a distance of "
+                "rows, asks for a mass of (1 + T) / 2.");
     add_text(t, "\n");
     add_wrapped(t, 0, 0,
                 "Where new tokens grow, and heads are alike, --kv-read N has each of them read N "

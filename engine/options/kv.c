@@ -184,6 +184,8 @@ int aq_options_kv_policy(struct aq_kv_policy *ret, const struct aq_options *o,
         .observe = o->kv_observe,
         .cross_layer_given = o->kv_cross_layer_given,
         .cross_layer = o->kv_cross_layer,
+        .mass_given = o->kv_mass_given,
+        .mass = o->kv_mass,
         .pool_given = o->kv_pool != NULL,
         .pool_order_given = o->kv_pool_order != NULL,
         .pool_first = o->kv_pool_order && strcmp(o->kv_pool_order, "pool-first") == 0,
@@ -207,6 +209,8 @@ int aq_options_kv_policy(struct aq_kv_policy *ret, const struct aq_options *o,
     if (rc == 0 && o->kv_floor)
         rc = aq_kv_floor_parse(&kv.floor, &kv.floor_kind, "--kv-floor", o->kv_floor, reterr);
     rc = rc < 0 ? rc : amount(&kv.drop, "--kv-drop", o->kv_drop, reterr);
+    rc = rc < 0 ? rc : amount(&kv.frequent, "--kv-frequent", o->kv_frequent, reterr);
+    rc = rc < 0 ? rc : amount(&kv.local, "--kv-local", o->kv_local, reterr);
     for (int d = AQ_KV_DECODE_GROW; o->kv_decode && d <= AQ_KV_DECODE_BULK; d++) {
         if (strcmp(aq_kv_decode_name((enum aq_kv_decode)d), o->kv_decode) == 0)
             kv.decode = (enum aq_kv_decode)d;
@@ -306,6 +310,11 @@ json_t *aq_kv_policy_json(const struct aq_kv_policy *p)
     }
     if (aq_kv_policy_cross(p))
         aq_json_put(&o, "cross_layer", aq_json_real(p->cross_layer));
+    if (aq_kv_policy_profiled(p)) {
+        aq_json_put(&o, "mass", aq_json_real(p->mass));
+        aq_json_put(&o, "frequent", amount_json(&p->frequent));
+        aq_json_put(&o, "local", amount_json(&p->local));
+    }
     if (p->heads != aq_kv_policy_desc(p)->heads)
         aq_json_put(&o, "heads", json_string(aq_kv_heads_name(p->heads)));
     if (p->positions)

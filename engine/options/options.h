@@ -38,12 +38,12 @@ struct aq_options {
     char *model, *shape, *device, *isa, *numa, *executor, *placement, *attention, *host_products,
         *hardware, *kv_policy, *kv_budget, *kv_heavy, *kv_recent, *kv_floor, *kv_group, *kv_pool,
         *kv_pool_order, *kv_layers, *kv_heads, *kv_residual_rule, *kv_decode, *kv_drop,
-        *kv_positions;
-    bool kv_sinks_given, kv_observe_given, kv_history_given, kv_cross_layer_given;
+        *kv_positions, *kv_frequent, *kv_local;
+    bool kv_sinks_given, kv_observe_given, kv_history_given, kv_cross_layer_given, kv_mass_given;
     bool kv_read_given, kv_read_dense_given;
     uint32_t kv_sinks, kv_grace, kv_observe, kv_residual, kv_history, kv_read, kv_read_dense;
     double kv_decay, kv_low; /* 0: not given */
-    double kv_cross_layer;
+    double kv_cross_layer, kv_mass;
     bool random_weights;
     uint64_t random_weights_seed;
     uint64_t device_memory, host_memory, disk_memory; /* 0: default rule */

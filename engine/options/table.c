@@ -379,7 +379,7 @@ const struct aq_option aq_option_table[] = {
              "with, instead of moving them to a device"},
     {"kv-policy", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHOICE, AT(kv_policy), .argument = "NAME",
      .choices = "full|h2o|h2o:flexgen|h2o:hf|window|heavy|adakv|snapkv|pyramidkv|ada-snapkv|"
-                "ada-pyramid|tova|knorm|keydiff|scissorhands|kvcompress",
+                "ada-pyramid|tova|knorm|keydiff|scissorhands|kvcompress|fastgen",
      .help =
          "what the KV cache keeps of a sequence (aquifer help kv has a table); full: every token "
          "(default); h2o: those that got most attention, and the newest; h2o:flexgen, h2o:hf: as "
@@ -387,7 +387,8 @@ const struct aq_option aq_option_table[] = {
          "the newest one; snapkv: of a prompt what its last tokens attend to; pyramidkv: so, less "
          "from layer to layer; adakv, ada-snapkv, ada-pyramid: heads share their slots; tova: what "
          "the newest token attends to; knorm, keydiff: short keys, or those unlike the others; "
-         "scissorhands: those that seldom got little; kvcompress: all layers share"},
+         "scissorhands: those that seldom got little; kvcompress: all layers share; fastgen: by a "
+         "rule for each head"},
     {"kv-budget", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_budget), .argument = "X",
      .check = aq_check_kv_budget,
      .help = "tokens kept: a share (0.2 or 20%) of the prompt and what may be generated, or a "
@@ -428,6 +429,18 @@ const struct aq_option aq_option_table[] = {
      GIVEN(kv_cross_layer_given), .argument = "X", RANGE(0, 1e6),
      .help = "kvcompress: until all layers are ranked a layer keeps at most X even shares of the "
              "budget; 0: the prompt, as in that program, which takes more memory (default 2)"},
+    {"kv-mass", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_REAL, AT(kv_mass), GIVEN(kv_mass_given),
+     .argument = "T", RANGE(0, 1), .flags = AQ_OPTION_ABOVE_MIN,
+     .help = "fastgen: part of a head's attention that its rule must keep; (1 + T) / 2 is the "
+             "paper's T (default 0.95; 1: all tokens)"},
+    {"kv-frequent", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_frequent), .argument = "X",
+     .check = aq_check_kv_part,
+     .help = "fastgen: share of the prompt, or tokens, that a head may keep for the attention that "
+             "they get (default 30%)"},
+    {"kv-local", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_local), .argument = "X",
+     .check = aq_check_kv_part,
+     .help = "fastgen: share of the prompt, or tokens, that a head may keep for being the newest "
+             "(default 30%)"},
     {"kv-pool", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_pool), .argument = "HOW",
      .check = aq_check_kv_pool,
      .help = "snapkv: a token's rank is the mean (avg:K) or the largest (max:K) of K tokens "

@@ -170,6 +170,17 @@ class Generate(Rig):
         self.generate(*rows, "--kv-budget", "100%")
         self.assertEqual(self.results(), whole)
         self.assertNotEqual([there[i]["tokens"] for i in there], [whole[i]["tokens"] for i in whole])
+        # Each head has a rule, by the tokenizer's classes of tokens: in memory, on disk, and half and half.
+        rows = (*words, "--kv-policy", "fastgen", "--logprobs", "0")
+        self.generate(*rows, "--kv-mass", "0.8")
+        there = self.results()
+        for more in (("--placement", "weights=0/0/100 kv=0/30/70 hidden=0/0/100", "--micro-batch", "4"),
+                     ("--micro-batch", "3", "--micro-batches", "2", "--executor", "serial"), ("--threads", "3")):
+            self.generate(*rows, "--kv-mass", "0.8", *more)
+            self.assertEqual(self.results(), there)
+        self.generate(*rows, "--kv-mass", "1")
+        self.assertEqual(self.results(), whole)
+        self.assertNotEqual([there[i]["tokens"] for i in there], [whole[i]["tokens"] for i in whole])
         # The whole sequence is the full cache, bit for bit.
         self.generate(*words, "--kv-budget", "100%", "--logprobs", "0")
         whole = self.results()
@@ -439,6 +450,11 @@ class Generate(Rig):
              b"expected no KV on disk, found 50%"),
             (("--kv-policy", "kvcompress", "--kv-budget", "64", "--emulate-device", "64MiB"),
              b"--device cpu without --emulate-device, or --kv-policy snapkv"),
+            (("--kv-policy", "fastgen", "--kv-budget", "64"), b"--kv-budget does not go with it: each head has"),
+            (("--kv-policy", "fastgen", "--kv-mass", "2"), b"--kv-mass"),
+            (("--kv-policy", "h2o", "--kv-budget", "64", "--kv-mass", "0.9"), b"--kv-policy fastgen finds them"),
+            (("--kv-policy", "fastgen", "--emulate-device", "64MiB"),
+             b"--device cpu without --emulate-device, or --kv-policy h2o"),
         ]
         for words, message in cases:
             done = self.generate(*words, status=1)

@@ -110,6 +110,9 @@ class InFlight(Rig):
     def test_heads_that_differ(self):
         self.check("--kv-policy", "kvcompress", "--kv-budget", "50%")
 
+    def test_heads_that_have_rules(self):
+        self.check("--kv-policy", "fastgen", "--kv-mass", "0.8")
+
     def test_codes_of_kivi_go_on_token_by_token(self):
         self.check("--kv-format", "kivi2")
 

@@ -399,6 +399,8 @@ class Plan(Rig):
                 ([*T4, "--allow", "snapkv=32"], "--kv-observe"),
                 ([*T4, "--allow", "ada-snapkv=512"], "--device cpu, or --kv-policy snapkv"),
                 ([*T4, "--allow", "kvcompress=512"], "--device cpu, or --kv-policy snapkv"),
+                ([*T4, "--allow", "fastgen=512"], "--kv-policy fastgen: --kv-budget does not go with it"),
+                ([*T4, "--kv-policy", "fastgen"], "--device cpu, or --kv-policy h2o"),
                 ([*T4, "--sweep", "seats"], "--sweep"),
                 ([*T4, "--kv-policy", "adakv", "--kv-budget", "20%"], "--device cpu"),
                 ([*T4, "--sweep", "host-memry=1GiB"], "host-memory"),

@@ -92,6 +92,11 @@ class Families(Rig):
         self.goes_on(LLAMA, "--kv-policy", "kvcompress", "--kv-budget", "40", "--kv-recent", "20",
                      places=tuple(p for p in PLACES if "kv=0/100/0" in p))
 
+    def test_heads_that_each_have_a_rule(self):
+        """On disk, too, and on no device with memory of its own."""
+        self.goes_on(LLAMA, "--kv-policy", "fastgen", "--kv-mass", "0.7",
+                     places=(*PLACES[:2], "weights=0/100/0 kv=0/0/100 hidden=0/0/100"))
+
     def test_rows_that_read_a_part_of_what_is_kept(self):
         self.goes_on(LLAMA, "--kv-read", "96", "--kv-read-dense", "0",
                      places=tuple(p for p in PLACES if "kv=0/" in p))

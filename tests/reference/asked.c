@@ -126,6 +126,27 @@ static void tell_kvcompress(struct ref_policy *p, const struct asked *a, uint32_
     p->pool_each = !o->pool_order_given || o->pool_first;
 }
 
+const uint8_t asked_classes[ASKED_VOCAB] = {
+    [2] = 1,  [5] = 2,  [11] = 2, [13] = 3, [20] = 1,
+    [31] = 2, [47] = 2, [60] = 2, [61] = 1, [77] = 2,
+};
+
+static void tell_fastgen(struct ref_policy *p, const struct asked *a, uint32_t n)
+{
+    const struct aq_kv_options *o = &a->options;
+    p->group = REF_MEAN;
+    p->mass = o->mass_given ? o->mass : 0.95;
+    p->sinks = o->sinks_given ? o->sinks : 4;
+    p->heavy = (uint32_t)ceil(0.3 * n - 1e-9);
+    if (o->frequent.unit != AQ_KV_UNSET)
+        p->heavy = o->frequent.unit == AQ_KV_SLOTS ? o->frequent.slots
+                                                   : (uint32_t)ceil(o->frequent.share * n - 1e-9);
+    p->recent = o->local.unit == AQ_KV_UNSET ? floor_share(0.3, n) : amount_of(&o->local, n);
+    p->classes = asked_classes;
+    if (p->mass >= 1)
+        *p = (struct ref_policy){.variant = REF_FULL, .group = REF_MEAN};
+}
+
 struct ref_policy asked_reference(const struct asked *a, uint32_t n, uint32_t g)
 {
     const struct aq_kv_options *o = &a->options;
@@ -165,6 +186,7 @@ struct ref_policy asked_reference(const struct asked *a, uint32_t n, uint32_t g)
     case REF_KNORM:
     case REF_KEYDIFF: tell_grow(&p, a, n); break;
     case REF_KVCOMPRESS: tell_kvcompress(&p, a, n); break;
+    case REF_FASTGEN: tell_fastgen(&p, a, n); break;
     case REF_TOVA:
         p.heavy = budget;
         p.observe = 1;
@@ -212,6 +234,24 @@ struct asked asked_draw_kvcompress(uint64_t seed, uint64_t i)
     static const double shares[] = {0, 1, 1.25, 1.5, 2};
     o->cross_layer_given = DRAW(4) > 0;
     o->cross_layer = shares[DRAW(AQ_ARRAY_LEN(shares))];
+    return a;
+#undef DRAW
+}
+
+struct asked asked_draw_fastgen(uint64_t seed, uint64_t i)
+{
+#define DRAW(n) ((uint32_t)aq_prng_below(seed, i, ++draw, (n)))
+    uint64_t draw = 300;
+    struct asked a = {.options = {.policy = "fastgen"}, .variant = REF_FASTGEN};
+    struct aq_kv_options *o = &a.options;
+    o->mass_given = DRAW(8) > 0;
+    o->mass = (20 + DRAW(81)) / 100.0;
+    if (DRAW(4))
+        o->frequent = DRAW(2) ? asked_share(DRAW(61) / 100.0) : asked_slots(DRAW(20));
+    if (DRAW(4))
+        o->local = DRAW(2) ? asked_share((1 + DRAW(60)) / 100.0) : asked_slots(1 + DRAW(40));
+    o->sinks_given = DRAW(2);
+    o->sinks = DRAW(7);
     return a;
 #undef DRAW
 }

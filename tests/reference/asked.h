@@ -21,6 +21,10 @@ enum { ASKED_KINDS = 27 };
 struct asked asked_draw(uint64_t seed, uint64_t i);
 /* The same of kvcompress, for prompts of up to some 150. */
 struct asked asked_draw_kvcompress(uint64_t seed, uint64_t i);
+/* The same of fastgen, and the classes of the ids of random models' tokens, where it is asked. */
+struct asked asked_draw_fastgen(uint64_t seed, uint64_t i);
+enum { ASKED_VOCAB = 97 };
+extern const uint8_t asked_classes[ASKED_VOCAB];
 /* A window with positions in the cache. */
 struct asked asked_close(uint32_t sinks, uint32_t slots);
 /* Draws which of a group of query heads counts, for a policy with scores. */

@@ -614,6 +614,74 @@ static void bulk_arrives(const struct ref_policy *p, struct ref_head *h, uint32_
     enter(h, t);
 }
 
+/* ---- fastgen: a rule for each head (FastGen, arXiv 2310.01801; details as in cold-compress) ----
+ * From the matrix of what each query of the prompt gave each key: rule 0 keeps the first `sinks`
+ * tokens and special ones, 1 also punctuation, 2 also `heavy` others that got most from each query
+ * that sees them, 3 also the `recent` newest, 4 everything.  A rule sees a mask of that matrix; the
+ * first whose part of all attention is enough is the head's.  Later tokens enter; and of those that
+ * nothing else keeps, the one that got least goes when there are more than `heavy`. */
+
+bool ref_is_of_class(const struct ref_head *h, uint32_t j)
+{
+    return h->rule < 4 && (h->classes[j] & (h->rule == 0 ? 1 : 3));
+}
+
+void ref_cut_by_rule(const struct ref_policy *p, struct ref_head *h, uint32_t n)
+{
+    uint32_t others = 0;
+    for (uint32_t j = 0; j < n; j++) {
+        h->kept[j] = h->rule == 4 || j < p->sinks || ref_is_of_class(h, j) ||
+                     (h->rule == 3 && n - j <= p->recent);
+        h->rank[j] = 0;
+        for (uint32_t i = j; i < n; i++)
+            h->rank[j] += h->given[(size_t)i * h->room + j] / (n - j);
+    }
+    for (; h->rule >= 2 && others < p->heavy; others++) {
+        uint32_t best = n;
+        for (uint32_t j = 0; j < n; j++) {
+            if (!h->kept[j] && (best == n || h->rank[j] >= h->rank[best]))
+                best = j;
+        }
+        if (best == n)
+            break;
+        h->kept[best] = true;
+    }
+}
+
+static void fastgen_prefilled(const struct ref_policy *p, struct ref_head *h, uint32_t n)
+{
+    for (h->rule = 0; h->rule < 5; h->rule++) {
+        double sum = 0;
+        ref_cut_by_rule(p, h, n);
+        for (uint32_t i = 0; i < n; i++) {
+            for (uint32_t j = 0; j <= i; j++) {
+                bool seen = h->kept[j] || (h->rule == 3 && i - j < p->recent);
+                sum += seen ? h->given[(size_t)i * h->room + j] : 0;
+            }
+        }
+        h->recovered[h->rule] = sum / n;
+    }
+    for (h->rule = 0; h->rule < 4 && h->recovered[h->rule] < p->mass;)
+        h->rule++;
+    ref_cut_by_rule(p, h, n);
+}
+
+static void fastgen_arrives(const struct ref_policy *p, struct ref_head *h, uint32_t t, uint32_t n)
+{
+    uint32_t newest = h->rule == 3 ? p->recent : 1, may = h->rule >= 2 ? p->heavy : 0;
+    uint32_t others = 0, least = UINT32_MAX;
+    enter(h, t);
+    for (uint32_t j = p->sinks; h->rule < 4 && j <= t && t - j >= newest; j++) {
+        if (!h->kept[j] || ref_is_of_class(h, j))
+            continue;
+        others++;
+        if (least == UINT32_MAX || h->score[j] < h->score[least])
+            least = j;
+    }
+    if (others > may)
+        h->kept[least] = false;
+}
+
 /* ---- knorm, keydiff: what keys are by themselves (arXiv 2406.11430, arXiv 2504.15364) ----
  * Of a prompt stay the H shortest keys; or the H whose cosine with the mean of all keys' directions
  * is lowest.  Nothing is dropped any more. */
@@ -670,6 +738,7 @@ const struct ref_stages *ref_stages(enum ref_variant v)
         [REF_BULK_H2O] = {bulk_prefilled, NULL, bulk_arrives, grow_attended},
         [REF_BULK_SNAPKV] = {bulk_snapkv_prefilled, NULL, bulk_arrives, grow_attended},
         [REF_SCISSORHANDS] = {bulk_prefilled, NULL, bulk_arrives, grow_attended},
+        [REF_FASTGEN] = {fastgen_prefilled, NULL, fastgen_arrives, full_attended},
         [REF_KVCOMPRESS] = {NULL, NULL, full_arrives, grow_attended, NULL, kvcompress_valued},
     };
     return &stages[v];

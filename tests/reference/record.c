@@ -4,6 +4,7 @@
 #include "base/prng.h"
 #include "engine/core/engine_seams.h"
 #include "tests/choices.h"
+#include "tests/reference/asked.h"
 #include "tests/temp.h"
 #include "tests/test.h"
 
@@ -63,9 +64,11 @@ static void see(void *user, const struct aq_kv_seen *seen)
         }
     }
     r->dropped = r->dropped || seen->held < seen->seen;
+    r->dropped = r->dropped || (r->profiled && all < (uint64_t)seen->seen * r->heads);
     r->uneven += uneven;
+    assert_true(!r->profiled || all <= (uint64_t)seen->held * r->heads);
     /* A layer's budget, to the slot; where numbers are mixed, up to their rounding. */
-    if (r->cross)
+    if (r->cross || r->profiled)
         return;
     if (r->mixed)
         assert_in_range(2 * all + 3 * r->heads, 2 * (uint64_t)seen->held * r->heads,
@@ -120,6 +123,7 @@ void record_run_in(enum aq_dtype kv_format, const char *dir, const struct aq_kv_
                                   .weight_format = AQ_F32,
                                   .kv_format = (int)kv_format,
                                   .kv = *kv,
+                                  .classes = {asked_classes, ASKED_VOCAB},
                                   .context = kv->positions ? 400 : 0,
                                   .threads = 1,
                                   .host_memory = AQ_GIB,
@@ -145,6 +149,7 @@ void record_run_in(enum aq_dtype kv_format, const char *dir, const struct aq_kv_
         fail_msg("%s", err.text);
     for (uint32_t i = 0; i < count; i++) {
         r[i].cross = aq_kv_policy_cross(kv);
+        r[i].profiled = aq_kv_policy_profiled(kv);
         r[i].mixed = aq_kv_policy_ragged(kv) && kv->floor_kind == AQ_KV_FLOOR_MIX;
         r[i].s = (struct aq_sequence){.prompt = r[i].ids,
                                       .prompt_count = r[i].prompt,

@@ -22,6 +22,7 @@ struct record {
     float *score;
     bool scored, dropped, mixed;
     bool cross;      /* heads of all layers share */
+    bool profiled;   /* each head has a rule */
     uint64_t uneven; /* layers of a row in which heads hold different numbers of slots */
     struct aq_sequence s;
     uint32_t *ids, *tokens;

@@ -296,6 +296,8 @@ static struct ref_run *open_run(const struct ref_model *m, const struct ref_poli
     struct ref_run *r = take(1, sizeof(*r));
     *r = (struct ref_run){.m = m, .policy = *p, .room = room};
     r->head = take((size_t)m->layers * m->kv_heads, sizeof(*r->head));
+    r->ids = take(room, sizeof(*r->ids));
+    r->classes = take(room, sizeof(*r->classes));
     for (uint32_t i = 0; i < m->layers * m->kv_heads; i++) {
         struct ref_head *h = &r->head[i];
         h->k = take((size_t)room * m->head_dim, sizeof(*h->k));
@@ -303,6 +305,7 @@ static struct ref_run *open_run(const struct ref_model *m, const struct ref_poli
         h->still = take((size_t)room * m->head_dim, sizeof(*h->still));
         h->score = take(room, sizeof(*h->score));
         h->group = m->heads / m->kv_heads;
+        h->classes = r->classes;
         h->room = room;
         h->dim = m->head_dim;
         h->each = take((size_t)h->group * room, sizeof(*h->each));
@@ -339,7 +342,16 @@ void ref_run_close(struct ref_run *r)
         free(h->ring);
     }
     free(r->head);
+    free(r->ids);
+    free(r->classes);
     free(r);
+}
+
+/* The token at a position. */
+static void note_token(struct ref_run *r, uint32_t position, uint32_t id)
+{
+    r->ids[position] = id;
+    r->classes[position] = r->policy.classes ? r->policy.classes[id] : 0;
 }
 
 /* Full attention of all n queries; each key's score is the sum of what they gave it, where those of
@@ -445,8 +457,10 @@ struct ref_run *ref_run_open(const struct ref_model *m, const struct ref_policy 
     double *still_q = take(width, sizeof(*still_q));
     assert(n >= 1 && n <= room);
     r->prompt = r->count = n;
-    for (uint32_t t = 0; t < n; t++)
+    for (uint32_t t = 0; t < n; t++) {
+        note_token(r, t, ids[t]);
         embed(m, ids[t], t, x + t * d);
+    }
     for (uint32_t layer = 0; layer < m->layers; layer++) {
         for (uint32_t t = 0; t < n; t++)
             apply_qkv(r, layer, x + t * d, t, q + t * width, still_q, work);
@@ -475,6 +489,8 @@ struct ref_run *ref_run_fork(const struct ref_run *full, const struct ref_policy
     const struct ref_model *m = full->m;
     struct ref_run *r = open_run(m, policy, full->room);
     r->prompt = r->count = full->prompt;
+    for (uint32_t t = 0; t < r->prompt; t++)
+        note_token(r, t, full->ids[t]);
     for (uint32_t i = 0; i < m->layers * m->kv_heads; i++) {
         const struct ref_head *from = &full->head[i];
         struct ref_head *to = &r->head[i];
@@ -499,6 +515,7 @@ void ref_run_step(struct ref_run *r, uint32_t id, double *logits, ref_attends_fn
     double *x = take(m->hidden, sizeof(*x));
     double *q = take((size_t)m->heads * m->head_dim, sizeof(*q)), *p = take(r->count, sizeof(*p));
     double *work = take(work_doubles(m), sizeof(*work));
+    note_token(r, t, id);
     double *still_q = take((size_t)m->heads * m->head_dim, sizeof(*still_q));
     embed(m, id, t, x);
     for (uint32_t layer = 0; layer < m->layers; layer++) {

@@ -26,6 +26,7 @@ enum ref_variant {
     REF_KNORM,      /* of the prompt, the `heavy` shortest keys; then all */
     REF_KEYDIFF,    /* of the prompt, the `heavy` keys least like the others; then all */
     REF_KVCOMPRESS, /* of the prompt, heavy + recent of a head, on average over all layers */
+    REF_FASTGEN,    /* each head by the first of five rules that keeps enough attention */
     /* Up to `high` tokens, and at the next one all but `heavy` and the `recent` of them go: */
     REF_BULK_H2O,     /* the heavy ones got most attention, */
     REF_BULK_SNAPKV,  /* the same among their neighbours, */
@@ -65,6 +66,10 @@ struct ref_policy {
     uint32_t high, drop, asked_heavy, asked_recent, asked_history, asked_sinks, history;
     double drop_share;
     double low; /* what counts is -1 where a probability is below low / keys seen; 0: it is not */
+    /* fastgen: the part of attention that a rule must keep; `heavy` are frequent, `recent` newest;
+     * and bits of each token id's classes, 1 special and 2 punctuation, [vocab]. */
+    double mass;
+    const uint8_t *classes;
     /* Of the kept keys a step's queries read at most so many, but in the first layers; 0: all. */
     uint32_t read, read_dense;
     /* window: after the prompt a key's position is the number of kept keys before it. */
@@ -90,6 +95,11 @@ struct ref_head {
     /* h2o:flexgen: which position lies in which slot.  heavy [K], ring [K - 1]. */
     uint32_t *heavy, *ring, heavy_count;
     uint32_t slots; /* where heads share: tokens that it may keep */
+    /* fastgen: what each rule keeps of attention, the rule that it has, 0 to 4, and the classes of
+     * its positions, which all heads have together. */
+    double recovered[5];
+    uint32_t rule;
+    uint8_t *classes;
 };
 
 struct ref_stages {
@@ -115,6 +125,10 @@ void ref_cut_shared(const struct ref_policy *p, struct ref_head *h, uint32_t cou
 /* The same of the heads of all layers without a window, `each` of a layer. */
 void ref_cut_all(const struct ref_policy *p, struct ref_head *const *h, uint32_t count,
                  uint32_t each, uint32_t n);
+
+/* What stays of a prompt by rule number h->rule; and is a token kept for its class then? */
+void ref_cut_by_rule(const struct ref_policy *p, struct ref_head *h, uint32_t n);
+bool ref_is_of_class(const struct ref_head *h, uint32_t j);
 
 const struct ref_stages *ref_stages(enum ref_variant v);
 
@@ -196,6 +210,8 @@ struct ref_run {
     const struct ref_model *m;
     struct ref_policy policy;
     uint32_t room, prompt, count; /* positions there is room for, of the prompt, so far */
+    uint32_t *ids;                /* [room] */
+    uint8_t *classes;             /* [room] */
     struct ref_head *head;        /* [layers][kv_heads] */
 };
 

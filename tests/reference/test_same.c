@@ -64,6 +64,22 @@ static void expect_whole(enum aq_dtype format, const char *dir, const struct ref
     record_close(&found);
 }
 
+/* The same of heads that must keep all attention. */
+static void expect_all_mass(enum aq_dtype format, const char *dir, const struct ref_model *m,
+                            const struct record *want)
+{
+    struct record found;
+    struct asked a = {.options = {.policy = "fastgen", .mass_given = true, .mass = 1}};
+    run_one(&found, format, dir, m, &a);
+    assert_false(found.dropped);
+    expect_same(&found, want);
+    record_close(&found);
+    a.options.mass = 0.4;
+    run_one(&found, format, dir, m, &a);
+    assert_true(found.dropped);
+    record_close(&found);
+}
+
 static void budgets_of_the_whole_sequence_change_no_bit(void **state)
 {
     static const char *const names[] = {"h2o",         "heavy",   "window",    "h2o:hf",
@@ -81,6 +97,7 @@ static void budgets_of_the_whole_sequence_change_no_bit(void **state)
             expect_whole(formats[f], dir, m, names[i], false, &want);
         for (size_t i = 0; i < AQ_ARRAY_LEN(in_bulk); i++)
             expect_whole(formats[f], dir, m, in_bulk[i], true, &want);
+        expect_all_mass(formats[f], dir, m, &want);
         record_close(&want);
     }
     ref_model_close(m);

@@ -426,6 +426,7 @@ struct aq_engine_opts drawn_reference(const struct aq_engine_opts *opts)
         .weight_format = opts->weight_format,
         .kv_format = opts->kv_format,
         .kv = opts->kv,
+        .classes = opts->classes,
         .threads = 1,
         .host_memory = 2 * AQ_GIB,
         .placement = placed("weights=0/100/0"),

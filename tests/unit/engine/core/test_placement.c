@@ -33,10 +33,10 @@ enum {
 enum { TRAINED_VOCAB = 4096, VOCAB = 512, CONTEXT = 128, DTYPES = AQ_DTYPE_COUNT };
 
 /* Whose policies are drawn: any, those that go with KIVI's formats, those whose heads of all
- * layers share, those whose rows read a part of what is held, or whose positions are those in the
- * cache, or none, where prompts that begin alike share; or any, with KV in the memory of the
- * products, where given tokens are taken in several at a time. */
-enum drawing { ANY_POLICY, KIVI, CROSS, READING, CLOSING, SHARING, GOING_ON };
+ * layers share, those whose rows read a part of what is held, whose positions are those in the
+ * cache, whose heads have rules, or none, where prompts that begin alike share; or any, with KV in
+ * the memory of the products, where given tokens are taken in several at a time. */
+enum drawing { ANY_POLICY, KIVI, CROSS, READING, CLOSING, PROFILED, SHARING, GOING_ON };
 
 #define SLOTS(n)                                                                                   \
     {                                                                                              \
@@ -298,6 +298,31 @@ static void draw_sharing(struct drawn *d, uint64_t number)
         bring_home(d);
 }
 
+/* Heads that have rules: in memory and on disk; draws of a device are mostly left without, and else
+ * refused. */
+static void draw_profiled(struct drawn *d, uint64_t number)
+{
+    static const struct aq_kv_options policies[] = {
+        {.policy = "fastgen"},
+        {.policy = "fastgen", .mass_given = true, .mass = 0.8},
+        {.policy = "fastgen", .mass_given = true, .mass = 0.6, .local = SLOTS(40)},
+        {.policy = "fastgen", .mass_given = true, .mass = 0.4, .frequent = SHARE(0.1)},
+        {.policy = "fastgen", .mass_given = true, .mass = 0.9, .sinks_given = true, .sinks = 1},
+        {.policy = "fastgen", .mass_given = true, .mass = 1},
+    };
+    static uint8_t classes[512];
+    uint64_t which = aq_prng_below(rig.seed, number, 4400, AQ_ARRAY_LEN(policies));
+    for (size_t i = 0; i < sizeof(classes); i++)
+        classes[i] = i % 7 == 3 ? AQ_KV_CLASS_PUNCT : i % 31 == 5 ? AQ_KV_CLASS_SPECIAL : 0;
+    assert_int_equal(aq_kv_policy_resolve(&d->opts.kv, &policies[which], NULL), 0);
+    d->opts.classes = (struct aq_kv_classes){classes, sizeof(classes)};
+    if (aq_prng_below(rig.seed, number, 4401, 8) == 0)
+        return;
+    d->opts.emulate_device = 0;
+    d->opts.host_products = (struct aq_host_products_choice){0};
+    d->opts.emulate_link = (struct aq_link_choice){0};
+}
+
 static void run_draw(uint64_t number, enum drawing what)
 {
     rig.now = number % 2 ? 1 + (uint32_t)(number / 2 % (MODELS - 1)) : 0;
@@ -312,7 +337,7 @@ static void run_draw(uint64_t number, enum drawing what)
         bring_home(&d);
     } else if (what != ANY_POLICY) {
         static void (*const draw[])(struct drawn *, uint64_t) = {
-            NULL, draw_kivi, draw_cross, draw_reading, draw_closing, draw_sharing};
+            NULL, draw_kivi, draw_cross, draw_reading, draw_closing, draw_profiled, draw_sharing};
         draw[what](&d, number);
         policy = DRAWN_KV - 1;
     }
@@ -463,6 +488,21 @@ static void neither_do_they_where_prompts_share_what_they_begin_with(void **stat
     assert_true(draws < 30 || 2 * rig.shared >= draws);
 }
 
+static void neither_do_they_where_heads_have_rules(void **state)
+{
+    (void)state;
+    uint64_t draws = setting("AQ_PLACEMENT_DRAWS", DRAWS) / 3;
+    uint64_t first = setting("AQ_PLACEMENT_FIRST", 0);
+    rig.ran = rig.refused = 0;
+    memset(rig.lanes, 0, sizeof(rig.lanes));
+    for (uint64_t i = 0; i < draws; i++)
+        run_draw(first + i, PROFILED);
+    print_message("%u of %u ran, %u wrote to disk\n", rig.ran, (unsigned)draws,
+                  rig.lanes[AQ_LANE_DISK_WRITE]);
+    assert_true(draws < 30 || (3 * rig.ran >= 2 * draws && rig.refused > 0 &&
+                               8 * rig.lanes[AQ_LANE_DISK_WRITE] >= draws));
+}
+
 static void going_on_from_given_tokens_gives_what_generating_them_gave(void **state)
 {
     (void)state;
@@ -483,6 +523,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(neither_do_they_where_rows_read_a_part),
     cmocka_unit_test(neither_do_they_where_positions_are_those_in_the_cache),
     cmocka_unit_test(neither_do_they_where_prompts_share_what_they_begin_with),
+    cmocka_unit_test(neither_do_they_where_heads_have_rules),
     cmocka_unit_test(going_on_from_given_tokens_gives_what_generating_them_gave),
 };
 

@@ -53,6 +53,9 @@ static void kv_options_make_a_policy(void **state)
     resolves_to("--kv-policy|h2o|--kv-budget|64|--kv-decode|overwrite", "h2o: budget 64");
     resolves_to("--kv-policy|snapkv|--kv-budget|64|--kv-decode|grow",
                 "snapkv: budget 64, observe 32, pool avg:5");
+    resolves_to("--kv-policy|fastgen", "fastgen: mass 0.95, frequent 30%, local 30%, sinks 4");
+    resolves_to("--kv-policy|fastgen|--kv-mass|0.9|--kv-frequent|64|--kv-local|0.2|--kv-sinks|1",
+                "fastgen: mass 0.9, frequent 64, local 20%, sinks 1");
     resolves_to("--kv-policy|window|--kv-recent|28|--kv-positions|cache",
                 "window: recent 28, sinks 4, positions cache");
     resolves_to("--kv-policy|h2o|--kv-budget|64|--kv-positions|text", "h2o: budget 64");
@@ -114,6 +117,26 @@ static void reading_a_part_needs_head_blocks_that_stay(void **state)
     options_refuse_together("eval", "-m|x|--text|t|--prompt-tokens|0|--score-tokens|8|--kv-read|96",
                             "--kv-read 96: --prompt-tokens 0");
     options_accept_together("generate", "-m|x|-i|a|-o|b|--kv-read|96|--kv-format|int4");
+    (void)state;
+}
+
+static void rules_of_heads_are_fastgen_s_and_take_no_budget(void **state)
+{
+    static const char *const refused[][2] = {
+        {"--kv-policy|fastgen|--kv-budget|20%",
+         "--kv-policy fastgen: --kv-budget does not go with it: each head has the smallest rule"},
+        {"--kv-policy|fastgen|--kv-local|0", "--kv-local 0: the newest token attends itself"},
+        {"--kv-policy|fastgen|--kv-format|kivi2", "all heads of a layer have one residual"},
+        {"--kv-policy|fastgen|--kv-read|96", "--kv-policy fastgen: --kv-read does not go with it"},
+        {"--kv-mass|0.9", "--kv-policy full: --kv-mass does not go with it"},
+        {"--kv-policy|h2o|--kv-budget|9|--kv-local|3", "--kv-policy h2o: --kv-local does not go"},
+    };
+    for (size_t i = 0; i < AQ_ARRAY_LEN(refused); i++) {
+        char line[160];
+        snprintf(line, sizeof(line), "-m|x|-i|a|-o|b|%s", refused[i][0]);
+        options_refuse_together("generate", line, refused[i][1]);
+    }
+    options_accept_together("generate", "-m|x|-i|a|-o|b|--kv-policy|fastgen|--kv-format|int4");
     (void)state;
 }
 
@@ -224,6 +247,7 @@ static void help_has_the_table_of_kv_policies(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(kv_options_make_a_policy),
+    cmocka_unit_test(rules_of_heads_are_fastgen_s_and_take_no_budget),
     cmocka_unit_test(positions_in_the_cache_are_a_window_s),
     cmocka_unit_test(reading_a_part_needs_head_blocks_that_stay),
     cmocka_unit_test(kivi_has_a_residual_and_needs_keys_that_stay),
