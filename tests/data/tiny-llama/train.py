@@ -498,6 +498,7 @@ def main():
     p.add_argument("--check", action="store_true")
     p.add_argument("--export")
     a = p.parse_args()
+    os.makedirs(a.work, exist_ok=True)
     torch.set_num_threads(a.threads)
     torch.manual_seed(a.seed)
     data, model = prepare(a), Llama()
