@@ -109,7 +109,7 @@ struct aq_admit_length aq_admit_length_apart(uint32_t begun, uint64_t packed, ui
 {
     uint32_t now = begun + rows;
     return (struct aq_admit_length){
-        .now = now, .last = now + left, .slots = UINT32_MAX, .packed = packed};
+        .now = now, .last = now + left, .slots = now + left - 1, .packed = packed};
 }
 
 struct aq_admit_length aq_admit_length_of(const struct aq_kv_limits *limits, uint32_t kv_heads,

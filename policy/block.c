@@ -204,11 +204,13 @@ static void add(struct aq_ledger *l, enum aq_tier tier, const char *purpose, uin
 
 uint64_t aq_block_rows_bytes(const struct aq_plan *p)
 {
+    enum { EXECUTOR_SEAT = 640 }; /* what the executor has of a seat, beside those of policy/ */
     const struct aq_block_shape *s = &p->shape;
     uint64_t seats = (uint64_t)s->micro_batch * s->micro_batches;
-    uint64_t kinds = (seats + 1) * (p->kinds.count - 1ull) *
-                     (sizeof(struct aq_seat_kv) + sizeof(struct aq_admit_length));
-    return s->micro_batches * (s->rows_max * 20ull + 1024) + seats * 784 + kinds +
+    uint64_t kinds =
+        (seats + 1) * p->kinds.count * (sizeof(struct aq_seat_kv) + sizeof(struct aq_admit_length));
+    uint64_t each = sizeof(struct aq_seat) + sizeof(struct aq_seat_link) + EXECUTOR_SEAT;
+    return s->micro_batches * (s->rows_max * 20ull + 1024) + seats * each + kinds +
            s->head_tile_rows * 16ull + s->rows_max + 1024;
 }
 

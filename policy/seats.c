@@ -161,6 +161,13 @@ static struct aq_seat_kv kv_of(const struct aq_seats *s, const struct aq_sitter 
     bool other = who->kv_prompt > 0;
     aq_kv_kind_limits(&kv.limits, &plan->kinds, kind, &plan->kv,
                       other ? who->kv_prompt : who->prompt, other ? who->kv_new : who->max_new);
+    if (other && kv.limits.profiled) { /* how much stays is what its own prompt gives */
+        struct aq_kv_limits whole;
+        aq_kv_kind_limits(&whole, &plan->kinds, kind, &plan->kv, who->prompt, who->max_new);
+        whole.frequent = kv.limits.frequent;
+        whole.local = kv.limits.local;
+        kv.limits = whole;
+    }
     kv.differ = aq_kv_limits_differ(&kv.limits, who->prompt);
     kv.spare = aq_kv_limits_spare(&kv.limits, s->opts.steps->kv_heads, who->prompt);
     kv.drops = aq_kv_limits_drop(&kv.limits, who->prompt, who->max_new) ||

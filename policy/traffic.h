@@ -5,9 +5,9 @@
  * A run is 32 slots of all KV heads.  A sequence on disk has its full runs on disk, and the last
  * run, its tail, in host memory.  Where slots are overwritten, new rows join a delta of one run,
  * which is written back with all full runs once it is full.  Where each head has a rule
- * (kv_profile.h) all new rows do, since a run of growth counts as full once its first head may have
- * filled it.  With a residual (kv_residual.h) the
- * runs of codes are on disk, and there is no tail.  Pure. */
+ * (kv_profile.h) all new rows do, since a run of growth counts as full once a head without a partly
+ * filled head-block of the prompt has filled it.  With a residual (kv_residual.h) the runs of codes
+ * are on disk, and there is no tail.  Pure. */
 #ifndef AQ_POLICY_TRAFFIC_H
 #define AQ_POLICY_TRAFFIC_H
 

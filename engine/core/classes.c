@@ -57,7 +57,7 @@ static int of_tokenizer(uint8_t *classes, const char *dir, const struct aq_engin
     if (rc < 0)
         return aq_error(reterr, rc,
                         "--kv-policy %s: special tokens and punctuation are what the tokenizer "
-                        "says: %s",
+                        "says: %s; put its files beside the model, or take another policy",
                         aq_kv_policy_desc(&info->kv)->name, err.text);
     for (uint32_t id = 0; id < info->vocab; id++) {
         size_t count;

@@ -71,17 +71,26 @@ static struct aq_sitter sitter_of(const struct aq_sequence *s)
                               .given = s->given_count};
 }
 
-/* Tokens at the beginning of the prompt of q whose KV the sequence s has, too, and whose logits
- * nobody asks for. */
-static uint32_t prefix_of(const struct aq_executor *x, const struct aq_sequence *q,
-                          const struct aq_sequence *s)
+/* Most tokens at the beginning of a prompt that need not be computed: the others' logits are asked
+ * for. */
+static uint32_t longest_prefix(const struct aq_sequence *q)
 {
-    uint32_t n = 0, most = q->prompt_count - 1;
+    uint32_t most = q->prompt_count - 1;
     if (q->prompt_logprobs && q->prompt_from <= most)
         most = q->prompt_from ? q->prompt_from - 1 : 0;
+    return most;
+}
+
+/* Tokens at the beginning of the prompt of q whose KV the sequence s has, too; 0 unless they are
+ * more than `known`, which is told by one look where another has as many. */
+static uint32_t prefix_of(const struct aq_executor *x, const struct aq_sequence *q,
+                          const struct aq_sequence *s, uint32_t known, uint32_t most)
+{
+    uint32_t n = 0;
     if (s->prompt_count < most)
         most = s->prompt_count;
-    if (exec_position_first(x, q) != exec_position_first(x, s))
+    if (known >= most || q->prompt[known] != s->prompt[known] ||
+        exec_position_first(x, q) != exec_position_first(x, s))
         return 0;
     while (n < most && q->prompt[n] == s->prompt[n])
         n++;
@@ -96,10 +105,11 @@ static bool next_waiting(void *user, uint32_t seat, struct aq_sitter *ret)
     if (!q)
         return false;
     *ret = sitter_of(q);
-    for (uint32_t i = 0; x->opts.share_prefixes && i < x->seats.count; i++) {
+    uint32_t most = x->opts.share_prefixes ? longest_prefix(q) : 0;
+    for (uint32_t i = 0; ret->prefix < most && i < x->seats.count; i++) {
         if (!aq_seats_lends(&x->seats, i, seat))
             continue;
-        uint32_t prefix = prefix_of(x, q, x->seat[i].sequence);
+        uint32_t prefix = prefix_of(x, q, x->seat[i].sequence, ret->prefix, most);
         if (prefix > ret->prefix) {
             ret->prefix = prefix;
             ret->from = i;

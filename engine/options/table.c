@@ -411,7 +411,7 @@ const struct aq_option aq_option_table[] = {
              "a part of its number that is even (mix:X); default adakv 20%, else mix:20%"},
     {"kv-sinks", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_U32, AT(kv_sinks), GIVEN(kv_sinks_given),
      .argument = "N", RANGE(0, TOKENS_MAX),
-     .help = "first tokens that are never dropped (default: window 4, else 0)"},
+     .help = "first tokens that are never dropped (default: window and fastgen 4, else 0)"},
     {"kv-grace", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_U32, AT(kv_grace), .argument = "N",
      RANGE(0, TOKENS_MAX),
      .help = "newest tokens that are not dropped while generating, where that is more than the "

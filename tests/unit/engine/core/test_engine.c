@@ -506,6 +506,42 @@ static void a_sequence_may_stand_for_another(void **state)
     }
 }
 
+/* Heads that keep all of their own prompt do, whatever its sequence stands for. */
+static void so_may_one_whose_heads_have_rules(void **state)
+{
+    struct aq_engine_opts opts = {.model_dir = test_data_path("tiny-opt"),
+                                  .compute = AQ_F32,
+                                  .weight_format = -1,
+                                  .kv_format = AQ_F32,
+                                  .threads = 1,
+                                  .host_memory = AQ_GIB,
+                                  .micro_batch = 1};
+    struct aq_kv_options kv = {.policy = "fastgen", .mass_given = true, .mass = 0.999};
+    struct aq_workload w = {.sequences = 1, .prompt_max = 399, .total_max = 400};
+    struct held held = {0};
+    struct one *o = calloc(1, sizeof(*o));
+    struct aq_engine *e;
+    struct aq_err err;
+    assert_non_null(o);
+    assert_int_equal(aq_kv_policy_resolve(&opts.kv, &kv, &err), 0);
+    assert_int_equal(aq_engine_open(&e, &opts, &err), 0);
+    assert_int_equal(aq_engine_plan(e, &w, &err), 0);
+    aq_engine_set_seams(e, &(struct aq_engine_seams){.kv_seen = see_held, .kv_user = &held});
+    assert_int_equal(aq_engine_load(e, &err), 0);
+    prepare(o, 3, -1);
+    o->s.prompt_count = 300;
+    o->s.kv_prompt = 100;
+    o->s.kv_new = 300;
+    for (uint32_t n = 0; n < 300; n++)
+        o->prompt[n] = 4 + n * n % 1000;
+    aq_engine_submit(e, &o->s);
+    run(e);
+    assert_int_equal(held.least, 300);
+    assert_int_equal(held.most, 302);
+    aq_engine_close(e);
+    free(o);
+}
+
 static bool stop_after_three(struct aq_sequence *s)
 {
     return s->token_count == 3;
@@ -566,10 +602,11 @@ static void memory_stays_within_the_ledger(void **state)
 static void bookkeeping_stays_within_its_ledger_line(void **state)
 {
     for (uint64_t i = 0; i < 200; i++) {
-        struct aq_plan p = {.shape = {.micro_batch = 1 + (uint32_t)aq_prng_below(5, i, 0, 300),
+        struct aq_plan p = {.shape = {.micro_batch = 1 + (uint32_t)aq_prng_below(5, i, 0, 2048),
                                       .micro_batches = 1 + (uint32_t)aq_prng_below(5, i, 1, 8),
                                       .head_tile_rows = 1 + (uint32_t)aq_prng_below(5, i, 2, 128)}};
         p.shape.rows_max = p.shape.micro_batch + (uint32_t)aq_prng_below(5, i, 3, 5000);
+        p.kinds.count = 1 + (uint32_t)aq_prng_below(5, i, 4, 40);
         assert_true(aq_executor_rows_bytes(&p) <= aq_block_rows_bytes(&p));
     }
 }
@@ -635,6 +672,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(scores_from_a_token_on_are_those_of_the_whole_prompt),
     cmocka_unit_test(a_small_pool_is_shared_out),
     cmocka_unit_test(a_sequence_may_stand_for_another),
+    cmocka_unit_test(so_may_one_whose_heads_have_rules),
     cmocka_unit_test(sequences_end_as_they_were_asked_to),
     cmocka_unit_test(memory_stays_within_the_ledger),
     cmocka_unit_test(bookkeeping_stays_within_its_ledger_line),
