@@ -44,6 +44,7 @@ int aq_engine_open(struct aq_engine **ret, const struct aq_engine_opts *opts, st
         .name = "fake",
         .vocab = fake_engine.vocab,
         .context = opts->context ? opts->context : fake_engine.context,
+        .positions = fake_engine.context,
         .layers = 1,
         .hidden = 1,
         .bos_id = EOS,

@@ -526,7 +526,7 @@ const struct aq_option aq_option_table[] = {
     {"refill", 0, AQ_GROUP_MACHINE, BENCH, AQ_OPTION_CHOICE_ON, AT(refill), .argument = "off",
      .choices = "off", .later = "on", .why = "a benchmark runs every prompt of a block to its end",
      .deflt = "off", .help = "always off here: every prompt of a block runs to its end"},
-    {"share-prefixes", 0, AQ_GROUP_MACHINE, GENERATE | EVAL, AQ_OPTION_BOOL, AT(share_prefixes),
+    {"share-prefixes", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_BOOL, AT(share_prefixes),
      .deflt = "on", .help = "prompts that begin alike are computed once while they run together"},
     {"deterministic", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_BOOL, AT(deterministic),
      .help = "same bits in every run; on the cpu always so"},

@@ -125,6 +125,7 @@ static void run_draw(uint64_t seed, uint64_t number)
     drawn_formats(&d.opts, seed, number);
     drawn_kv(&d.opts, seed, number);
     drawn_plan(&d, seed, number, &rig.place);
+    d.opts.share_prefixes = false; /* a forecast is of prompts computed whole */
     /* Nothing is computed but how many slots each head keeps, where that is for them to say. */
     d.opts.replay = !aq_kv_policy_ragged(&d.opts.kv);
     if (aq_engine_open(&w.engine, &d.opts, &err) < 0)

@@ -37,7 +37,7 @@ static void defaults_are_those_of_the_manual(void **state)
     o = options_parse("bench", "");
     assert_int_equal(o->repeats, 3);
     assert_int_equal(o->warmup, 1);
-    assert_false(o->refill || o->share_prefixes);
+    assert_false(o->refill);
     aq_options_close(o);
     o = options_parse("eval", "");
     assert_string_equal(o->bos_mode, "none");
