@@ -56,6 +56,10 @@ static void begin_alike(struct crowd *c, uint32_t i, uint64_t seed)
     same = same < from->s.prompt_count ? same : from->s.prompt_count;
     if (i && roll(&d, 3))
         memcpy(o->prompt, from->prompt, same * sizeof(*o->prompt));
+    /* Log-probabilities from some token on, often from where pages end. */
+    uint32_t run = roll(&d, 2) ? 32 : 1;
+    if (o->s.prompt_logprobs && roll(&d, 3))
+        o->s.prompt_from = (uint32_t)roll(&d, (o->s.prompt_count - 1) / run + 1) * run;
 }
 
 void crowd_draw(struct crowd *c, uint64_t seed, uint32_t count, uint32_t prompt_max,

@@ -12,11 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DRAWS = TEST_SLOW ? 60 : 400, SEQUENCES = 60, PROMPT = 300, NEW = 80, LAYERS = 2 };
+enum { DRAWS = TEST_SLOW ? 60 : 400, SEQUENCES = 60, PROMPT = 560, NEW = 140, LAYERS = 2 };
 
 struct rig {
     uint64_t seed;
     bool share;
+    uint32_t longest; /* tokens of a sequence: of so many that pages have several runs, or one */
     struct aq_model_steps steps;
     struct aq_block block;
     struct aq_mem *mem;
@@ -41,7 +42,7 @@ static uint32_t roll(const struct rig *r, uint64_t what, uint64_t i, uint32_t be
 static void draw_one(struct rig *r, uint32_t i)
 {
     struct one *o = &r->one[i];
-    o->prompt = 1 + roll(r, 1, i, PROMPT);
+    o->prompt = 1 + roll(r, 1, i, r->longest - NEW);
     o->max_new = 1 + roll(r, 2, i, NEW);
     const struct one *from = &r->one[i && roll(r, 3, i, 5) ? roll(r, 4, i, i) : i];
     uint32_t same = from->prompt < o->prompt ? from->prompt : o->prompt;
@@ -66,6 +67,8 @@ static bool next_waiting(void *user, uint32_t seat, struct aq_sitter *ret)
         return false;
     const struct one *o = &r->one[r->waiting];
     *ret = (struct aq_sitter){.prompt = o->prompt, .max_new = o->max_new};
+    if (roll(r, 9, r->waiting, 4) == 0) /* it goes on from tokens of an earlier run */
+        ret->given = roll(r, 10, r->waiting, o->max_new);
     for (uint32_t i = 0; r->share && i < r->seats.count; i++) {
         uint32_t n = aq_seats_lends(&r->seats, i, seat) ? alike(o, &r->one[r->now[i]]) : 0;
         if (n > ret->prefix) {
@@ -108,17 +111,17 @@ static void bound(void *user, uint32_t seat)
 static void open_rig(struct rig *r, uint64_t seed, bool share)
 {
     static const struct aq_seats_ops ops = {next_waiting, has_sat, has_ended, bound, NULL};
-    *r = (struct rig){.seed = seed, .share = share};
+    *r = (struct rig){.seed = seed, .share = share, .longest = seed % 2 ? PROMPT + NEW : 3 * NEW};
     r->steps = plans_model(LAYERS, 64, 4, 128);
     struct aq_block_inputs in = plans_inputs(&r->steps);
     struct aq_placement place = {{{0, 100, 0}}, {{0, 100, 0}}, {{0, 100, 0}}, AQ_HOST};
     for (uint32_t i = 0; i < SEQUENCES; i++)
         draw_one(r, i);
     in.sequences = SEQUENCES;
-    in.prompt_max = PROMPT;
-    in.total_max = PROMPT + NEW;
-    in.prompt_sum = SEQUENCES * PROMPT / 2;
-    in.total_sum = SEQUENCES * (PROMPT + NEW) / 2;
+    in.prompt_max = r->longest - NEW;
+    in.total_max = r->longest;
+    in.prompt_sum = SEQUENCES * in.prompt_max / 2;
+    in.total_sum = SEQUENCES * in.total_max / 2;
     in.micro_batch = 1 + roll(r, 8, 0, 12);
     in.micro_batches = 1 + roll(r, 8, 1, 3);
     in.alternate = roll(r, 8, 2, 2);
@@ -126,7 +129,7 @@ static void open_rig(struct rig *r, uint64_t seed, bool share)
     r->block = plans_choose(&in);
     struct aq_block_shape *s = &r->block.plan.shape;
     uint64_t seats = (uint64_t)s->micro_batch * s->micro_batches;
-    uint64_t longest = (uint64_t)LAYERS * aq_div_up(PROMPT + NEW, s->page_slots);
+    uint64_t longest = (uint64_t)LAYERS * aq_div_up(r->longest, s->page_slots);
     s->page_count[AQ_HOST] = longest * (4 + roll(r, 8, 3, 4 * (uint32_t)seats)) / 4;
     uint64_t limit[AQ_TIER_COUNT] = {[AQ_HOST] = AQ_GIB};
     assert_int_equal(aq_mem_open(&r->mem, limit, NULL), 0);
@@ -227,7 +230,7 @@ static void run(struct rig *r)
 
 static void pages_are_shared_by_the_same_tokens_alone(void **state)
 {
-    uint64_t shared = 0, with = 0, without = 0;
+    uint64_t shared = 0, with = 0, without = 0, several = 0;
     (void)state;
     for (uint64_t seed = 1; seed <= DRAWS; seed++) {
         struct rig r;
@@ -236,12 +239,16 @@ static void pages_are_shared_by_the_same_tokens_alone(void **state)
             run(&r);
             *(share ? &with : &without) += r.passes;
             shared += r.shared;
+            several += r.block.plan.shape.page_slots > AQ_HEAD_BLOCK_SLOTS;
             close_rig(&r);
         }
     }
-    print_message("%llu tokens shared; %llu passes, %llu without\n", (unsigned long long)shared,
-                  (unsigned long long)with, (unsigned long long)without);
+    print_message("%llu tokens shared; %llu passes, %llu without; %llu jobs with pages of several "
+                  "runs\n",
+                  (unsigned long long)shared, (unsigned long long)with, (unsigned long long)without,
+                  (unsigned long long)several);
     assert_true(shared > 1000ull * DRAWS);
+    assert_true(2 * several >= DRAWS);
     assert_true(with < without); /* what shares pages leaves room for more */
 }
 
