@@ -36,23 +36,31 @@ def bench(build, args, **how):
     return json_of([program(build), "bench", "--random-weights", "1", "--json", *args], **how)
 
 
-def records(path, count, prompts, news):
-    """Prompts of random ids for `aquifer generate`, with lengths and new tokens from .. to; the same for the same
-    count."""
+def random_ids(draw, count):
+    return [draw.randrange(10, 50000) for _ in range(count)]
+
+
+def records(count, prompts, news):
+    """Prompts of random ids, with lengths and new tokens from .. to; the same for the same count."""
     draw = random.Random(count)
-    with open(path, "w", encoding="utf-8") as f:
-        for i in range(count):
-            ids = [draw.randrange(10, 50000) for _ in range(draw.randint(*prompts))]
-            f.write(json.dumps({"id": i, "prompt": ids, "max_tokens": draw.randint(*news), "ignore_eos": True}) + "\n")
+    for i in range(count):
+        ids = random_ids(draw, draw.randint(*prompts))
+        yield {"id": i, "prompt": ids, "max_tokens": draw.randint(*news), "ignore_eos": True}
 
 
-def generate(build, args, folder, count, prompts, news):
-    """A job of `aquifer generate` over such records, as its report."""
+def job(build, args, folder, lines):
+    """A job of `aquifer generate` over these records, as its report; results are in out.jsonl of the folder."""
     source, out, report = (os.path.join(folder, n) for n in ("in.jsonl", "out.jsonl", "report.json"))
-    records(source, count, prompts, news)
+    with open(source, "w", encoding="utf-8") as f:
+        for line in lines:
+            f.write(json.dumps(line) + "\n")
     text_of([program(build), "generate", "--input", source, "--output", out, "--overwrite", "--report", report, *args])
     with open(report, encoding="utf-8") as f:
         return json.load(f)
+
+
+def generate(build, args, folder, count, prompts, news):
+    return job(build, args, folder, records(count, prompts, news))
 
 
 def spread(weights="100/0/0", kv="100/0/0", hidden="100/0/0", head="device"):
