@@ -405,7 +405,6 @@ static void step_all(struct aq_seats *s, uint32_t k)
 void aq_seats_turn(struct aq_seats *s, uint32_t k)
 {
     uint32_t each = s->opts.plan->shape.micro_batch;
-    s->turned = false;
     for (uint32_t i = k * each; i < (k + 1) * each; i++) {
         if (!s->seat[i].taken || !s->opts.ops->ended(s->opts.user, i))
             continue;

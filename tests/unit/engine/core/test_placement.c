@@ -392,6 +392,18 @@ static void run_draw(uint64_t number, enum drawing what)
     rig.dropped += policy > 0;
 }
 
+/* A part of the draws, counted from 0; returns how many. */
+static uint64_t run_draws(enum drawing what, unsigned part)
+{
+    uint64_t draws = setting("AQ_PLACEMENT_DRAWS", DRAWS) / part;
+    uint64_t first = setting("AQ_PLACEMENT_FIRST", 0);
+    rig.ran = rig.refused = rig.fed_many = rig.shared = 0;
+    memset(rig.lanes, 0, sizeof(rig.lanes));
+    for (uint64_t i = 0; i < draws; i++)
+        run_draw(first + i, what);
+    return draws;
+}
+
 static void tokens_do_not_depend_on_where_things_live(void **state)
 {
     (void)state;
@@ -421,12 +433,7 @@ static void tokens_do_not_depend_on_where_things_live(void **state)
 static void neither_do_they_where_keys_are_kivi_s_codes(void **state)
 {
     (void)state;
-    uint64_t draws = setting("AQ_PLACEMENT_DRAWS", DRAWS) / 3;
-    uint64_t first = setting("AQ_PLACEMENT_FIRST", 0);
-    rig.ran = 0;
-    memset(rig.lanes, 0, sizeof(rig.lanes));
-    for (uint64_t i = 0; i < draws; i++)
-        run_draw(first + i, KIVI);
+    uint64_t draws = run_draws(KIVI, 3);
     print_message("%u of %u ran, %u wrote to disk\n", rig.ran, (unsigned)draws,
                   rig.lanes[AQ_LANE_DISK_WRITE]);
     assert_true(draws < 30 ||
@@ -436,11 +443,7 @@ static void neither_do_they_where_keys_are_kivi_s_codes(void **state)
 static void neither_do_they_where_heads_of_all_layers_share(void **state)
 {
     (void)state;
-    uint64_t draws = setting("AQ_PLACEMENT_DRAWS", DRAWS) / 3;
-    uint64_t first = setting("AQ_PLACEMENT_FIRST", 0);
-    rig.ran = rig.refused = 0;
-    for (uint64_t i = 0; i < draws; i++)
-        run_draw(first + i, CROSS);
+    uint64_t draws = run_draws(CROSS, 3);
     print_message("%u of %u ran\n", rig.ran, (unsigned)draws);
     assert_true(draws < 30 || (3 * rig.ran >= 2 * draws && rig.refused > 0));
 }
@@ -448,12 +451,7 @@ static void neither_do_they_where_heads_of_all_layers_share(void **state)
 static void neither_do_they_where_rows_read_a_part(void **state)
 {
     (void)state;
-    uint64_t draws = setting("AQ_PLACEMENT_DRAWS", DRAWS) / 3;
-    uint64_t first = setting("AQ_PLACEMENT_FIRST", 0);
-    rig.ran = rig.refused = 0;
-    memset(rig.lanes, 0, sizeof(rig.lanes));
-    for (uint64_t i = 0; i < draws; i++)
-        run_draw(first + i, READING);
+    uint64_t draws = run_draws(READING, 3);
     print_message("%u of %u ran, %u attended on a host beside a device\n", rig.ran, (unsigned)draws,
                   rig.lanes[AQ_LANE_HOST_COMPUTE]);
     assert_true(draws < 30 || (2 * rig.ran >= draws && rig.refused > 0 &&
@@ -463,12 +461,7 @@ static void neither_do_they_where_rows_read_a_part(void **state)
 static void neither_do_they_where_positions_are_those_in_the_cache(void **state)
 {
     (void)state;
-    uint64_t draws = setting("AQ_PLACEMENT_DRAWS", DRAWS) / 3;
-    uint64_t first = setting("AQ_PLACEMENT_FIRST", 0);
-    rig.ran = rig.refused = 0;
-    memset(rig.lanes, 0, sizeof(rig.lanes));
-    for (uint64_t i = 0; i < draws; i++)
-        run_draw(first + i, CLOSING);
+    uint64_t draws = run_draws(CLOSING, 3);
     print_message("%u of %u ran, %u attended on a host beside a device, %u wrote to disk\n",
                   rig.ran, (unsigned)draws, rig.lanes[AQ_LANE_HOST_COMPUTE],
                   rig.lanes[AQ_LANE_DISK_WRITE]);
@@ -479,11 +472,7 @@ static void neither_do_they_where_positions_are_those_in_the_cache(void **state)
 static void neither_do_they_where_prompts_share_what_they_begin_with(void **state)
 {
     (void)state;
-    uint64_t draws = setting("AQ_PLACEMENT_DRAWS", DRAWS) / 2;
-    uint64_t first = setting("AQ_PLACEMENT_FIRST", 0);
-    rig.ran = rig.refused = rig.shared = 0;
-    for (uint64_t i = 0; i < draws; i++)
-        run_draw(first + i, SHARING);
+    uint64_t draws = run_draws(SHARING, 2);
     print_message("%u of %u ran, %u shared\n", rig.ran, (unsigned)draws, rig.shared);
     assert_true(draws < 30 || 2 * rig.shared >= draws);
 }
@@ -491,12 +480,7 @@ static void neither_do_they_where_prompts_share_what_they_begin_with(void **stat
 static void neither_do_they_where_heads_have_rules(void **state)
 {
     (void)state;
-    uint64_t draws = setting("AQ_PLACEMENT_DRAWS", DRAWS) / 3;
-    uint64_t first = setting("AQ_PLACEMENT_FIRST", 0);
-    rig.ran = rig.refused = 0;
-    memset(rig.lanes, 0, sizeof(rig.lanes));
-    for (uint64_t i = 0; i < draws; i++)
-        run_draw(first + i, PROFILED);
+    uint64_t draws = run_draws(PROFILED, 3);
     print_message("%u of %u ran, %u wrote to disk\n", rig.ran, (unsigned)draws,
                   rig.lanes[AQ_LANE_DISK_WRITE]);
     assert_true(draws < 30 || (3 * rig.ran >= 2 * draws && rig.refused > 0 &&
@@ -506,11 +490,7 @@ static void neither_do_they_where_heads_have_rules(void **state)
 static void going_on_from_given_tokens_gives_what_generating_them_gave(void **state)
 {
     (void)state;
-    uint64_t draws = setting("AQ_PLACEMENT_DRAWS", DRAWS) / 2;
-    uint64_t first = setting("AQ_PLACEMENT_FIRST", 0);
-    rig.ran = rig.refused = rig.fed_many = 0;
-    for (uint64_t i = 0; i < draws; i++)
-        run_draw(first + i, GOING_ON);
+    uint64_t draws = run_draws(GOING_ON, 2);
     print_message("%u of %u ran, %u with several tokens a pass\n", rig.ran, (unsigned)draws,
                   rig.fed_many);
     assert_true(draws < 30 || 2 * rig.fed_many >= draws);
