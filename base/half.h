@@ -35,17 +35,15 @@ static inline uint16_t aq_bf16_from_f32(float f)
     return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+/* By masks, without branches, so that loops over it become vectors. */
 static inline float aq_f32_from_f16(uint16_t h)
 {
-    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exponent = (h >> 10) & 31u,
-             mantissa = h & 0x3ffu;
-    if (exponent == 31)
-        return aq_f32_from_bits(sign | 0x7f800000u | mantissa << 13);
-    if (exponent == 0) {
-        float magnitude = (float)mantissa * 0x1p-24f;
-        return sign ? -magnitude : magnitude;
-    }
-    return aq_f32_from_bits(sign | (exponent + 112) << 23 | mantissa << 13);
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, magnitude = (uint32_t)(h & 0x7fffu) << 13;
+    uint32_t subnormal = 0u - (uint32_t)(magnitude < 0x00800000u);
+    uint32_t special = 0u - (uint32_t)(magnitude >= 0x0f800000u); /* infinities and NaN */
+    uint32_t small = aq_f32_bits((float)(int32_t)(h & 0x7fffu) * 0x1p-24f);
+    uint32_t bits = magnitude + 0x38000000u + (0x38000000u & special);
+    return aq_f32_from_bits(sign | (small & subnormal) | (bits & ~subnormal));
 }
 
 static inline uint16_t aq_f16_from_f32(float f)

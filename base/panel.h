@@ -77,4 +77,13 @@ static inline uint32_t aq_panel_count(uint32_t rows)
     return (uint32_t)aq_div_up(rows, AQ_PANEL_ROWS);
 }
 
+/* Elements between rows of activations of k numbers, which a product reads many rows of at once: an
+ * odd number of cache lines, so that rows lie in different sets of a cache.  Rows of 4096 bytes
+ * would all want the same twelve lines of L1. */
+static inline size_t aq_row_stride(uint32_t k, enum aq_dtype dtype)
+{
+    size_t lines = aq_div_up((uint64_t)k * aq_dtype_bytes(dtype), 64);
+    return (lines | 1) * 64 / aq_dtype_bytes(dtype);
+}
+
 #endif

@@ -90,6 +90,12 @@ static inline bool aq_dtype_is_kivi(enum aq_dtype t)
     return t == AQ_KIVI4 || t == AQ_KIVI2;
 }
 
+/* The type of the rows that products take and ops hand on, of a compute type: bf16 for AQ_Q8, whose
+ * products make codes of them. */
+static inline enum aq_dtype aq_compute_rows(enum aq_dtype compute)
+{
+    return compute == AQ_Q8 ? AQ_BF16 : compute;
+}
 /* Lower-case name ("f32", "bf16"); "?" for an unknown dtype. */
 const char *aq_dtype_name(enum aq_dtype t);
 /* Parses a name as aq_dtype_name() prints it, any case; false when unknown. */

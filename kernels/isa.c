@@ -75,12 +75,12 @@ static bool ask_for_tiles(void)
 
 static unsigned cpu_levels(void)
 {
-    uint32_t a, b, c, d, b7, d7, a71 = 0;
+    uint32_t a, b, c, d, b7, c7, d7, a71 = 0;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE))
         return 0;
     uint64_t xcr0 = read_xcr0();
     bool fma = (c & bit_FMA) && (c & bit_F16C);
-    if (!__get_cpuid_count(7, 0, &a, &b7, &c, &d7))
+    if (!__get_cpuid_count(7, 0, &a, &b7, &c7, &d7))
         return 0;
     if (a >= 1)
         __get_cpuid_count(7, 1, &a71, &b, &c, &d);
@@ -92,7 +92,8 @@ static unsigned cpu_levels(void)
     if ((xcr0 & XCR0_AVX512) != XCR0_AVX512 || (b7 & avx512) != avx512)
         return mask;
     mask |= AQ_ISA_AVX512;
-    if (!(a71 & 1u << 5)) /* AVX512_BF16 */
+    if (!(a71 & 1u << 5) ||
+        !(c7 & 1u << 11)) /* AVX512_BF16, AVX512_VNNI: each CPU with the first has both */
         return mask;
     mask |= AQ_ISA_AVX512BF16;
     const uint32_t amx = 1u << 24 | 1u << 22; /* AMX-TILE, AMX-BF16 */

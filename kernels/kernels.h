@@ -36,6 +36,12 @@ void aq_exec_close(struct aq_exec *ex);
 struct aq_pool *aq_exec_pool(struct aq_exec *ex);
 void *aq_exec_scratch(struct aq_exec *ex, uint32_t worker);
 size_t aq_exec_scratch_size(const struct aq_exec *ex);
+/* Memory for the codes of rows, 64-byte aligned, the caller's: aq_kernels_codes_bytes() for the
+ * longest row.  With less of it products on codes read their weights more often; there must be room
+ * for a row. */
+void aq_exec_lend_codes(struct aq_exec *ex, void *memory, size_t bytes);
+void *aq_exec_codes(struct aq_exec *ex, size_t *ret_bytes);
+size_t aq_kernels_codes_bytes(uint32_t k_max);
 
 struct aq_scratch_need {
     uint32_t k_max; /* longest row of any product */
@@ -91,6 +97,16 @@ struct aq_product {
     size_t y_stride;
 };
 typedef void aq_product_fn(struct aq_exec *ex, const struct aq_product *p);
+
+/* The same on codes (aq_product_codes), of W in int8 or int4: lossy in x.  A row of x in groups of
+ * 64 columns, as W's are, becomes
+ *   code = x * (127 / a) rounded to nearest even, scale = a / 127, a = the largest |x| of the group
+ * and a product, group by group in ascending order,
+ *   y += (W's scale * x's scale) * (sum of code * W's code)
+ *      + W's minimum * (x's scale * sum of code)
+ * where sums of codes are exact, products of scales f32, and each `+` is one f32 fma.  A group of x
+ * with an infinity or NaN makes NaN of its row; one below 2^-100 counts as zeros.
+ * Needs memory for codes (aq_exec_lend_codes). */
 
 /* Re-lays rows of a matrix as one panel: dst[layout] = convert(src[r][0..k)); rows..63 and the
  * padding of K are zero.
@@ -244,6 +260,11 @@ struct aq_attn_seq {
     bool overwrite;    /* its only row goes into slot slots.victim[h], which len counts already */
     /* Of aq_attn_decode_fn on a CPU, where the sequence has one row and keys are numbers. */
     struct aq_attn_turn turn;
+    /* Of aq_attn_decode_fn: so many leading blocks of each head are those of the sequence before it
+     * in the call, at the same addresses.  Every slot of them is a key of both, and where kv_dtype
+     * is one of KIVI's, both have them as codes.  0: none, or nothing is known.  It says how K and
+     * V may be read, and changes no bit of a result; of a call's first sequence it says nothing. */
+    uint32_t shared;
 };
 
 /* Which of the candidates is the victim. */
@@ -276,6 +297,14 @@ struct aq_attn_pairs {
     uint32_t band;     /* keys less far than this behind the query; 0: all */
 };
 
+/* What keys have got from queries in front of the sequence's first row, which is then one of a
+ * multiple of AQ_ATTN_STATS_ROWS: sums f32 [rows of slots.score][stride] of keys 0 to len - 1, as a
+ * call with those queries alone leaves them.  May be slots.score itself.  All 0: nothing. */
+struct aq_attn_begun {
+    const float *sums;
+    uint32_t stride, len;
+};
+
 /* At least the largest of what the arrays of a call hold, for launches whose host code cannot look
  * into them. */
 struct aq_attn_reach {
@@ -295,7 +324,11 @@ struct aq_attn_reach {
  * its own keys, whatever lies past them.  A row that sees no key gives zeros and a log_sum_exp of
  * -inf.  Parallel over (sequence, KV head[, query tile]).  Decode reads each K and V row once (per
  * 32 query rows of a KV head): 2 * len * head_dim * kv_heads elements, len being the window's where
- * there is one. */
+ * there is one.  On a CPU sequences of a row that share leading blocks with their neighbours (seqs'
+ * `shared`) may read these once per 32 query rows between them, block by block, and then their own
+ * blocks singly, as ChunkAttention (arXiv 2402.15220) and Hydragen (arXiv 2402.05099) do; unlike
+ * those, a query's sums go on from one part to the other instead of being joined, so that bits are
+ * those of each sequence alone.  Nothing is read jointly with a rule or a window. */
 struct aq_attn {
     const struct aq_attn_seq *seqs;
     const float *q;
@@ -306,6 +339,7 @@ struct aq_attn {
     float *log_sum_exp;
     const float *k_new, *v_new; /* of aq_kv_append_fn */
     size_t new_stride;
+    struct aq_attn_begun begun; /* of aq_attn_stats_fn on a CPU, for one sequence */
     uint32_t seq_count;
     enum aq_dtype out_dtype, kv_dtype;
     uint32_t kv_heads, q_per_kv, head_dim;
@@ -334,7 +368,9 @@ typedef void aq_attn_prefill_fn(struct aq_exec *ex, const struct aq_attn *a);
  * decay^(last query - i) * c(i, j), for every key j < len[h]; 0 where no query counts.  Where the
  * group is EACH, of query head g of KV head h alone, at slots.score[h * q_per_kv + g][j].
  *   probabilities are exp(scale q.k - a->log_sum_exp) as attention saved it; the products are those
- *   of aq_attn_prefill_fn; sums are f32, queries ascend, in tiles that begin at fixed queries
+ *   of aq_attn_prefill_fn; sums are f32, queries ascend, in windows of AQ_ATTN_STATS_ROWS of them,
+ *   each of which joins the sums of those in front (a->begun), so that what a prompt's queries add
+ *   may be summed in several calls with the same bits, each from a window's first query on
  * a->rule is needed and every sequence's slots.score; a->out is not used, nor is V.  Memory beside
  * the scores: a tile.  Parallel over (sequence, KV head, tile of keys); the bits depend on the
  * sequence and head only. */
@@ -486,6 +522,37 @@ AQ_NO_HOLES_END
  * kernels/cpu/quant.h has them.  Parallel over (run, head). */
 typedef void aq_kv_encode_fn(struct aq_exec *ex, const struct aq_kv_encodes *e);
 
+/* ---- attention that is expected ---- */
+
+AQ_NO_HOLES_BEGIN
+/* What the keys of a prompt are worth to queries that are still to come (Expected Attention, arXiv
+ * 2510.00636, in the order of NVIDIA's kvpress).  Queries i in [skip, len), turned back to what
+ * they were before their positions turned them, have a mean m and a covariance C (divided by their
+ * number), and A is the mean of the rotations of the positions to come; of each query head
+ *     z[j] = scale k[j].(A m) + scale^2 / 2 k[j].(A C A^T) k[j],  skip <= j < len
+ * and, over the query heads of KV head h,
+ *     value[h][j] = mean of softmax(z)[j], times |v[j]|;  0 for j < skip
+ *   q      f32 [len][kv_heads * q_per_kv * head_dim], turned, row stride q_stride
+ *   k, v   f32 [len][kv_heads * head_dim], row stride kv_stride; keys are turned
+ *   turn   rows turn_first + i of a rotary table (policy/rotary.h), whose panels of AQ_PANEL_ROWS
+ *          rows are turn_panel numbers apart; its factor's square has the inverse `unscale`
+ *   ahead  f32 [dims]: the means of dims / 2 cosines and then sines, the factor included
+ * Without rotary positions dims is 0, and neither is read. */
+struct aq_kv_expected {
+    const float *q, *k, *v, *turn, *ahead;
+    float *value; /* f32 [kv_heads][stride] */
+    float *worth; /* f32 [kv_heads * q_per_kv][stride]: room */
+    float *room;  /* f32 [kv_heads * q_per_kv][head_dim + AQ_KV_EXPECTED_ROWS][head_dim] */
+    size_t q_stride, kv_stride, turn_panel;
+    uint32_t turn_first, dims, stride, len, skip, kv_heads, q_per_kv, head_dim;
+    float scale, unscale;
+};
+AQ_NO_HOLES_END
+enum { AQ_KV_EXPECTED_ROWS = 9 };
+/* In f32, and in an order that gives the same bits for every instruction set and number of threads.
+ * Parallel over query heads. */
+typedef void aq_kv_expected_fn(struct aq_exec *ex, const struct aq_kv_expected *e);
+
 /* ---- reading a part of the keys ---- */
 
 /* Head-blocks of one sequence whose bounds are made: [first, end), all of them full.  The address
@@ -592,13 +659,15 @@ enum aq_isa {
     ROW(logits_stat, aq_logits)
 
 struct aq_kernels {
-    unsigned isa;                 /* what the CPU's table was filled for */
-    aq_product_fn *product_f32;   /* x f32 */
-    aq_product_fn *product_bf16;  /* x bf16 */
-    aq_pack_panel_fn *pack_panel; /* the CPU's only */
-    aq_kv_encode_fn *kv_encode;   /* the CPU's only */
-    aq_kv_bounds_fn *kv_bounds;   /* the CPU's only */
-    aq_kv_choose_fn *kv_choose;   /* the CPU's only */
+    unsigned isa;                   /* what the CPU's table was filled for */
+    aq_product_fn *product_f32;     /* x f32 */
+    aq_product_fn *product_bf16;    /* x bf16 */
+    aq_product_fn *product_codes;   /* x f32 or bf16, W int8 or int4; the CPU's only */
+    aq_pack_panel_fn *pack_panel;   /* the CPU's only */
+    aq_kv_encode_fn *kv_encode;     /* the CPU's only */
+    aq_kv_bounds_fn *kv_bounds;     /* the CPU's only */
+    aq_kv_choose_fn *kv_choose;     /* the CPU's only */
+    aq_kv_expected_fn *kv_expected; /* the CPU's only */
     aq_unpack_fn *unpack;
 #define AQ_KERNELS_MEMBER(name, params) aq_##name##_fn *name;
     AQ_KERNELS(AQ_KERNELS_MEMBER)

@@ -9,10 +9,12 @@ void aq_kernels_cpu(struct aq_kernels *k, unsigned isa)
         .isa = isa,
         .product_f32 = aq_product_f32_ref,
         .product_bf16 = aq_product_bf16_ref,
+        .product_codes = aq_product_codes_ref,
         .pack_panel = aq_pack_panel_ref,
         .kv_encode = aq_kv_encode_ref,
         .kv_bounds = aq_kv_bounds_ref,
         .kv_choose = aq_kv_choose_ref,
+        .kv_expected = aq_kv_expected_ref,
         .unpack = aq_unpack_ref,
     };
 #define REFERENCE(name, params) k->name = aq_##name##_ref;
@@ -33,10 +35,12 @@ void aq_kernels_cpu(struct aq_kernels *k, unsigned isa)
         k->logits_stat = aq_logits_stat_avx2;
         k->product_f32 = aq_product_f32_avx2;
         k->product_bf16 = aq_product_bf16_avx2;
+        k->product_codes = aq_product_codes_avx2;
         k->pack_panel = aq_pack_panel_avx2;
         k->kv_encode = aq_kv_encode_avx2;
         k->kv_bounds = aq_kv_bounds_avx2;
         k->kv_choose = aq_kv_choose_avx2;
+        k->kv_expected = aq_kv_expected_avx2;
         k->unpack = aq_unpack_avx2;
     }
 #endif
@@ -54,16 +58,19 @@ void aq_kernels_cpu(struct aq_kernels *k, unsigned isa)
         k->logits_stat = aq_logits_stat_avx512;
         k->product_f32 = aq_product_f32_avx512;
         k->product_bf16 = aq_product_bf16_avx512;
+        k->product_codes = aq_product_codes_avx512;
         k->pack_panel = aq_pack_panel_avx512;
         k->kv_encode = aq_kv_encode_avx512;
         k->kv_bounds = aq_kv_bounds_avx512;
         k->kv_choose = aq_kv_choose_avx512;
+        k->kv_expected = aq_kv_expected_avx512;
         k->unpack = aq_unpack_avx512;
     }
 #endif
 #if AQ_HAVE_AVX512BF16
     if (isa & AQ_ISA_AVX512BF16) {
         k->product_bf16 = aq_product_bf16_avx512bf16;
+        k->product_codes = aq_product_codes_avx512bf16;
         k->unpack = aq_unpack_avx512bf16;
     }
 #endif

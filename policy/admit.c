@@ -63,11 +63,13 @@ bool aq_admit_one(const struct aq_admit_limits *limits, const struct aq_admit_le
         return false;
     if (admitted_tokens > 0 && (uint64_t)admitted_tokens + prompt_tokens > limits->prompt_tokens)
         return false;
-    /* The common case: all sequences fit at their longest, so no peak needs to be computed. */
+    /* The common case: all sequences fit at their longest, so no peak needs to be computed.  What
+     * they hold at any time is a part of all pages that they ever hold, each counted once. */
     uint64_t most = 0;
     for (uint32_t i = 0; i <= count; i++) {
         const struct aq_admit_length *of = seated + (size_t)i * limits->kinds->count;
         most += aq_max_u64(pages_at(limits, of, 0), pages_at(limits, of, passes_left(of)));
+        most -= i ? prefix_pages(limits, of->prefix) : 0;
     }
     return most <= limits->pages || aq_admit_peak_pages(limits, seated, count + 1) <= limits->pages;
 }

@@ -120,17 +120,22 @@ static uint64_t attended_bytes(const struct pass *p)
 static struct aq_op_cost products(const struct pass *p, const struct aq_op *op, uint32_t rows)
 {
     const struct aq_step_desc *d = &p->steps->step[op->step];
-    struct aq_prim_list prims = aq_op_prims((enum aq_op_kind)op->kind, d);
+    enum aq_op_kind kind = (enum aq_op_kind)op->kind;
+    struct aq_prim_list room;
+    const struct aq_prim_list *prims = aq_op_prims(&room, kind, d);
     struct aq_op_cost c = {0};
     struct aq_host_product h;
-    if (aq_host_product_find(&h, p->stream, p->steps, p->plan, (enum aq_op_kind)op->kind, op->step))
-        prims.count = aq_host_product_end(&h); /* MERGE runs the rest */
+    if (aq_host_product_find(&h, p->stream, p->steps, p->plan, kind, op->step)) {
+        room = *prims;
+        room.count = aq_host_product_end(&h); /* MERGE runs the rest */
+        prims = &room;
+    }
     if (rows)
-        c = list_cost(p, op->step, &prims, read_format(p, d));
+        c = list_cost(p, op->step, prims, read_format(p, d));
     c.flops *= rows;
     c.short_flops *= rows;
     c.rows = rows;
-    c.row_bytes = rows * list_row_bytes(p, op->step, &prims);
+    c.row_bytes = rows * list_row_bytes(p, op->step, prims);
     return c;
 }
 
@@ -148,7 +153,7 @@ static struct aq_op_cost shared_product(const struct pass *p, const struct aq_op
         return c;
     }
     c.rows = rows;
-    struct aq_prim_list prims = aq_op_prims((enum aq_op_kind)op->of, d);
+    struct aq_prim_list prims = d->half[aq_op_half((enum aq_op_kind)op->of)];
     if (op->kind == AQ_OP_MERGE) { /* read, and added to or written */
         aq_host_product_rest(&prims, &h);
         c.row_bytes = rows * (3 * h.columns * h.column_bytes + list_row_bytes(p, op->step, &prims));

@@ -148,10 +148,29 @@ static uint64_t cross_pool_pages(const struct aq_block_shape *s, const struct aq
     return known ? aq_min_u64(all, usual) : all;
 }
 
+double aq_block_shared_slots(const struct aq_block_inputs *in, const struct aq_block_shape *s,
+                             const struct aq_kv_kinds *kinds)
+{
+    if (!in->shared_sum || !in->sequences || in->kv.residual.tokens)
+        return 0;
+    for (uint32_t i = 0; i < kinds->count; i++) {
+        struct aq_kv_limits l;
+        uint32_t most_new = in->total_max - in->prompt_max;
+        aq_kv_kind_limits(&l, kinds, i, &in->kv, in->prompt_max, most_new);
+        if (aq_kv_limits_drop(&l, in->prompt_max, most_new))
+            return 0;
+    }
+    /* Of steps that do not fill a page a sequence loses less than one page. */
+    double lost = s->page_slots - AQ_HEAD_BLOCK_SLOTS;
+    double mean = (double)in->shared_sum / (double)in->sequences - lost;
+    return mean > 0 ? mean : 0;
+}
+
 /* Pages of a tier's pool: for every seat at its longest, or, if the average length is known and
- * shorter, a quarter more than the average plus one longest sequence; admission stays within. */
+ * shorter, a quarter more than the average plus one longest sequence; admission stays within.
+ * sharing: so many of the seats have what is common to them in pages of others. */
 static uint64_t pool_pages(const struct aq_block_shape *s, const struct aq_block_inputs *in,
-                           const struct aq_kv_kinds *kinds, uint64_t seats)
+                           const struct aq_kv_kinds *kinds, uint64_t seats, uint64_t sharing)
 {
     bool known = in->total_sum && in->sequences && seats;
     uint64_t longest = 0, typical = 0;
@@ -165,8 +184,11 @@ static uint64_t pool_pages(const struct aq_block_shape *s, const struct aq_block
         longest += aq_block_pages(s, k->layers, most);
         typical += aq_block_pages(s, k->layers, mean);
     }
-    uint64_t all = seats * longest;
-    return known ? aq_min_u64(all, seats * typical * 5 / 4 + longest) : all;
+    double pages = aq_block_shared_slots(in, s, kinds) / s->page_slots * kinds->layers;
+    uint64_t shared = sharing && known ? (uint64_t)((double)sharing * pages) : 0;
+    uint64_t all = seats * longest, typically = seats * typical;
+    typically -= aq_min_u64(typically, shared);
+    return known ? aq_min_u64(all, typically * 5 / 4 + longest) : all;
 }
 
 /* ---- ledger ------------------------------------------------------------------------------ */
@@ -321,11 +343,12 @@ static void add_gpu(struct aq_block *b, const struct aq_block_inputs *in)
 /* Does an op of this kind use INNER for itself alone? */
 static bool has_inner_tile(const struct aq_step_desc *d, enum aq_op_kind kind)
 {
-    struct aq_prim_list list = aq_op_prims(kind, d);
-    struct aq_list_io io = aq_list_io(&list);
+    struct aq_prim_list room;
+    const struct aq_prim_list *list = aq_op_prims(&room, kind, d);
+    struct aq_list_io io = aq_list_io(list);
     bool used = false;
-    for (uint32_t i = 0; i < list.count; i++)
-        used = used || list.prim[i].dst == AQ_REG_INNER;
+    for (uint32_t i = 0; i < list->count; i++)
+        used = used || list->prim[i].dst == AQ_REG_INNER;
     return used && !io.takes[AQ_REG_INNER] && !io.leaves[AQ_REG_INNER];
 }
 
@@ -346,8 +369,8 @@ struct aq_block_tiles aq_block_tiles(const struct aq_plan *p, const struct aq_mo
 {
     uint64_t rows = p->shape.tile_rows, row = rows * aq_dtype_bytes(p->shape.compute);
     struct aq_block_tiles t = {
-        .norm = aq_align_up(row * m->hidden, 64),
-        .inner = needs_inner_tile(p, m) ? aq_align_up(row * m->inner, 64) : 0,
+        .norm = row * aq_row_stride(m->hidden, p->shape.compute),
+        .inner = needs_inner_tile(p, m) ? row * aq_row_stride(m->inner, p->shape.compute) : 0,
         .rotary = aq_align_up(rows * m->rotary.dims * sizeof(float), 64),
         .embed = row * m->embed_width,
     };
@@ -382,9 +405,12 @@ static void fill_ledger(struct aq_block *b, const struct aq_block_inputs *in)
     add(l, device, "rotary table", aq_rotary_bytes(m, &b->plan));
     add(l, AQ_HOST, "sampler", (uint64_t)in->threads * m->vocab * 12);
     add(l, AQ_HOST, "scratch", (uint64_t)in->threads * in->scratch_bytes_per_thread);
+    add(l, AQ_HOST, "codes", in->codes_bytes);
     if (aq_program_host_computes(&b->program))
         add(l, AQ_HOST, "scratch (host lane)",
             (uint64_t)in->threads * in->scratch_bytes_per_thread);
+    if (aq_program_host_products(&b->program))
+        add(l, AQ_HOST, "codes (host lane)", in->codes_bytes);
     if (aq_program_host_products(&b->program)) {
         add(l, AQ_HOST, "tiles (host)", s->tile_rows * (uint64_t)m->hidden * compute);
         add(l, AQ_HOST, "vectors (host)", aq_ledger_line(l, device, "vectors"));
@@ -431,6 +457,7 @@ static void shape_for(struct aq_block_shape *s, struct aq_kv_kinds *kinds,
         .micro_batch = seats_per_batch,
         .micro_batches = in->micro_batches ? in->micro_batches : 1,
         .compute = in->compute,
+        .products = in->products,
         .kv_format = in->kv_format,
         .weight_format = in->weight_format,
         .prompt_max = in->prompt_max,
@@ -462,7 +489,9 @@ void aq_block_sizes(struct aq_block_sizes *ret, const struct aq_block_inputs *in
     uint64_t residual = all * aq_kv_residual_bytes(s, &in->kv.residual, in->steps->layers);
     uint64_t tails = all * in->steps->layers * aq_kv_policy_tail_runs(&in->kv) * run;
     uint64_t bounds = all * aq_kv_kinds_bounds_bytes(s, &ret->kinds);
-    ret->kv_memory = s->page_bytes * pool_pages(s, in, &ret->kinds, all) + residual + bounds;
+    ret->kv_memory = s->page_bytes * pool_pages(s, in, &ret->kinds, all, 0) + residual + bounds;
+    ret->kv_shared =
+        s->page_bytes * pool_pages(s, in, &ret->kinds, all, all - 1) + residual + bounds;
     ret->kv_tails = (s->plain_run_bytes ? residual : tails) + bounds;
     ret->kv_disk = all * aq_kv_kinds_runs(&ret->kinds) * run;
 }
@@ -689,18 +718,25 @@ int aq_block_make(struct aq_block *b, const struct aq_block_inputs *given,
     p->workspaces = in->separate ? 2 : 1;
     p->kv_stages = p->hidden_slots = 2;
     shape_for(&p->shape, &p->kinds, in, seats);
-    p->unpack = is_quantised(in->weight_format) && p->shape.micro_batches > 1;
+    p->unpack =
+        is_quantised(in->weight_format) && in->products != AQ_Q8 && p->shape.micro_batches > 1;
     size_ring(p, in);
     double split = in->split_host > 0 ? in->split_host : AQ_SPLIT_HOST_PERCENT;
     p->split_host = in->attention == AQ_ATTEND_SPLIT ? split : 0;
     rc = aq_plan_parts(p, in->attention, part_seats(&p->shape, in, &p->kinds), reterr);
     if (rc < 0)
         return rc;
-    uint64_t tier_seats[AQ_TIER_COUNT] = {0};
-    for (uint32_t i = 0; i < p->part_count; i++)
-        tier_seats[p->part[i].tier] += (uint64_t)p->part[i].count * p->shape.micro_batches;
+    uint64_t tier_seats[AQ_TIER_COUNT] = {0}, sharing[AQ_TIER_COUNT] = {0};
+    for (uint32_t i = 0; i < p->part_count; i++) {
+        uint64_t n = (uint64_t)p->part[i].count * p->shape.micro_batches;
+        tier_seats[p->part[i].tier] += n;
+        /* Have it of their own: */
+        uint64_t first = p->alternate || p->part[i].staged ? p->shape.micro_batches : 1;
+        if (aq_seats_shares(p, &p->part[i]) && n > first)
+            sharing[p->part[i].tier] += n - first;
+    }
     for (int t = AQ_DEVICE; t <= AQ_HOST; t++)
-        p->shape.page_count[t] = pool_pages(&p->shape, in, &p->kinds, tier_seats[t]);
+        p->shape.page_count[t] = pool_pages(&p->shape, in, &p->kinds, tier_seats[t], sharing[t]);
     rc = build_program(b, in, reterr);
     if (rc == 0)
         fill_ledger(b, in);

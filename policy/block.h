@@ -30,6 +30,7 @@ enum { AQ_BLOCK_CHUNKS_MAX = 64 * 1024 };
 struct aq_block_inputs {
     const struct aq_model_steps *steps;
     enum aq_dtype compute, weight_format, kv_format, table_format;
+    enum aq_dtype products; /* what products are computed in: compute, or AQ_Q8 on bf16 rows */
     uint32_t threads;
     /* What the command line fixes; 0 is free. */
     uint32_t micro_batch, micro_batches, prompt_tokens;
@@ -55,10 +56,13 @@ struct aq_block_inputs {
     bool can_stream;     /* the weights are in a packed store, or can be packed */
     /* The workload's bounds; 0 sums are unknown. */
     uint64_t sequences, total_sum, prompt_sum;
+    uint64_t shared_sum; /* of prompt_sum: what each has in common with the prompt before it, in
+                            steps of AQ_HEAD_BLOCK_SLOTS */
     uint32_t prompt_max, total_max, new_max; /* new_max: most new tokens; 0: unknown */
     struct aq_kv_policy kv;                  /* all zero: full */
     /* Bytes that do not depend on the shape. */
     uint64_t scratch_bytes_per_thread, queue_bytes, process_bytes;
+    uint64_t codes_bytes;           /* of rows, where products are computed on codes */
     uint64_t trace_bytes_per_op;    /* 0: nothing is recorded */
     bool scratch_sums;              /* a checksum is kept of each run of KV on disk */
     uint64_t budget[AQ_TIER_COUNT]; /* AQ_DEVICE: of a separate device */
@@ -79,12 +83,12 @@ void aq_block_weight_bytes(const struct aq_block_inputs *in, uint64_t *ret_matri
                            uint64_t *ret_vectors);
 
 /* A block with `seats` seats in each micro-batch: its shape and the kinds of the model's layers;
- * the bytes of its KV, if all KV is in memory or if all is on disk; and the tails, or residuals,
- * that KV on disk keeps in host memory. */
+ * the bytes of its KV, if all KV is in memory, where sequences share it or do not, or if all is on
+ * disk; and the tails, or residuals, that KV on disk keeps in host memory. */
 struct aq_block_sizes {
     struct aq_block_shape shape;
     struct aq_kv_kinds kinds;
-    uint64_t kv_memory, kv_disk, kv_tails;
+    uint64_t kv_memory, kv_shared, kv_disk, kv_tails;
 };
 void aq_block_sizes(struct aq_block_sizes *ret, const struct aq_block_inputs *in, uint32_t seats);
 
@@ -121,6 +125,11 @@ uint64_t aq_block_rows_bytes(const struct aq_plan *p);
 /* May KV live on this tier?  Not on the disk where heads of all layers share, nor in the memory of
  * a separate device where rows choose what they read. */
 bool aq_block_kv_may(const struct aq_block_inputs *in, enum aq_tier tier);
+
+/* What a mean sequence of plans of this shape has of the pages of another: no more slots than
+ * sequences share on average.  0: keys are dropped, so that nothing is shared. */
+double aq_block_shared_slots(const struct aq_block_inputs *in, const struct aq_block_shape *s,
+                             const struct aq_kv_kinds *kinds);
 
 /* Pages that a sequence with this many keys needs in `layers` layers. */
 uint64_t aq_block_pages(const struct aq_block_shape *s, uint32_t layers, uint64_t keys);

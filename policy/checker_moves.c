@@ -201,10 +201,11 @@ static bool needs_chunk(const struct aq_check_opts *opts, const struct aq_op *op
     const struct aq_step_desc *d = &opts->steps->step[op->step];
     if (c->step != op->step)
         return false;
+    struct aq_prim_list room;
+    const struct aq_prim_list *prims = aq_op_prims(&room, (enum aq_op_kind)op->kind, d);
     for (uint32_t i = 0; i < c->piece_count; i++) {
         uint32_t matrix = opts->stream->piece[c->piece_first + i].matrix;
-        struct aq_prim_list prims = aq_op_prims((enum aq_op_kind)op->kind, d);
-        if (op->kind == AQ_OP_UNPACK || list_uses_matrix(&prims, matrix))
+        if (op->kind == AQ_OP_UNPACK || list_uses_matrix(prims, matrix))
             return true;
     }
     return false;
@@ -243,10 +244,11 @@ static bool leaves_partial(const struct aq_program *p, const struct aq_op *op)
 static bool shares_columns(const struct aq_check_opts *opts, const struct aq_op *op)
 {
     const struct aq_step_desc *d = &opts->steps->step[op->step];
-    struct aq_prim_list prims = aq_op_prims((enum aq_op_kind)op->kind, d);
+    struct aq_prim_list room;
+    const struct aq_prim_list *prims = aq_op_prims(&room, (enum aq_op_kind)op->kind, d);
     for (uint32_t i = 0; i < d->matrix_count; i++) {
         if (opts->stream->split[aq_matrix_index(opts->steps, op->step, i)].on_host &&
-            list_uses_matrix(&prims, i))
+            list_uses_matrix(prims, i))
             return true;
     }
     return false;

@@ -21,6 +21,7 @@ void aq_forecast_mean(struct aq_forecast_work *w, const struct aq_block_inputs *
     double count = (double)in->sequences;
     w->prompt = fmax(1, known ? (double)in->prompt_sum / count : in->prompt_max);
     w->total = fmax(w->prompt + 1, known ? (double)in->total_sum / count : in->total_max);
+    w->shared = known ? (double)in->shared_sum / count : 0;
 }
 
 void aq_forecast_held_of(struct aq_forecast_held ret[AQ_KV_KINDS_MAX],
@@ -50,6 +51,7 @@ struct mean_rows {
     const struct aq_plan *plan;
     const struct aq_part *part;
     uint32_t kind, seats, prompt;
+    uint32_t shared, sharing; /* tokens that so many of the seats do not compute */
     struct aq_forecast_held held;
     struct aq_kv_sizes z;
 };
@@ -60,14 +62,18 @@ static void fill_prefill(struct aq_kv_work *ret, const struct mean_rows *m)
     uint64_t n = m->seats, held = m->held.slots;
     struct aq_kv_policy policy = aq_plan_kind_policy(m->plan, m->kind);
     bool scored = m->held.drops && aq_kv_policy_scores(&policy);
-    ret->prefill_key_pairs = n * aq_seats_key_pairs(m->prompt, m->plan->kinds.kind[m->kind].window);
+    uint64_t window = m->plan->kinds.kind[m->kind].window;
+    uint64_t not_made = (uint64_t)m->sharing * (m->shared / AQ_HEAD_BLOCK_SLOTS);
+    ret->prefill_key_pairs = n * aq_seats_key_pairs(m->prompt, window) -
+                             m->sharing * aq_seats_key_pairs(m->shared, window);
     ret->stat_key_pairs = m->held.drops ? n * m->held.stat_pairs : 0;
     if (p->staged && p->tier == AQ_DISK)
         ret->write_bytes =
-            n * aq_kv_residual_whole(&m->plan->kv.residual, m->held.slots) * m->z.run_stride;
+            (n * aq_kv_residual_whole(&m->plan->kv.residual, m->held.slots) - not_made) *
+            m->z.run_stride;
     if (!p->staged || !m->plan->separate)
         return;
-    ret->store_bytes = n * aq_div_up(held, AQ_HEAD_BLOCK_SLOTS) * m->z.run;
+    ret->store_bytes = (n * aq_div_up(held, AQ_HEAD_BLOCK_SLOTS) - not_made) * m->z.run;
     if (scored && p->side == AQ_ATTEND_HOST)
         ret->store_bytes += n * m->z.slots;
 }
@@ -103,6 +109,7 @@ static void fill_decode(struct aq_kv_work *ret, const struct mean_rows *m)
     const struct aq_kv_residual *residual = &m->plan->kv.residual;
     bool full = m->held.full;
     uint64_t n = m->seats, held = m->held.slots, before = full ? held : held - 1;
+    uint64_t brought = (uint64_t)m->sharing * (m->shared / AQ_HEAD_BLOCK_SLOTS);
     ret->decode_keys = n * held;
     /* The last head-block is read whole: half full on average, as long as keys are added. */
     ret->decode_slots =
@@ -115,13 +122,13 @@ static void fill_decode(struct aq_kv_work *ret, const struct mean_rows *m)
     }
     if (p->staged && p->tier == AQ_DISK) {
         uint64_t whole = aq_kv_residual_whole(residual, (uint32_t)before);
-        ret->read_bytes = n * whole * m->z.run_stride;
+        ret->read_bytes = (n * whole - brought) * m->z.run_stride;
         /* One run is written in 32 passes, or, where keys take the slots of dropped ones, all
          * runs. */
         ret->write_bytes = n * (full ? whole + 1 : 1) * m->z.run_stride / AQ_HEAD_BLOCK_SLOTS;
     }
     if (p->staged && m->plan->separate && p->side != AQ_ATTEND_HOST) {
-        ret->load_bytes = n * aq_div_up(before, AQ_HEAD_BLOCK_SLOTS) * m->z.run;
+        ret->load_bytes = (n * aq_div_up(before, AQ_HEAD_BLOCK_SLOTS) - brought) * m->z.run;
         ret->store_bytes = n * (m->z.key + (full ? m->z.victims : 0));
         if (full && p->tier == AQ_DISK)
             fill_delta(ret, m);
@@ -136,16 +143,18 @@ void aq_forecast_shape(struct aq_pass_shape *ret, const struct aq_model_steps *s
     assert(rows->seats <= plan->shape.micro_batch);
     aq_pass_shape_clear(ret, plan);
     ret->logit_rows = rows->seats;
-    *(rows->prompt ? &ret->prefill_rows : &ret->decode_rows) =
-        rows->seats * (rows->prompt ? rows->prompt : 1);
     for (uint32_t i = 0; i < plan->part_count; i++) {
         const struct aq_part *p = &plan->part[i];
         struct aq_part_shape *to = &ret->part[i];
         uint32_t taken = rows->seats > p->first ? rows->seats - p->first : 0;
         struct mean_rows m = {.plan = plan, .part = p, .prompt = rows->prompt};
         m.seats = taken < p->count ? taken : p->count;
-        *(rows->prompt ? &to->prefill_rows : &to->decode_rows) =
-            m.seats * (rows->prompt ? rows->prompt : 1);
+        m.shared = rows->shared;
+        m.sharing = m.seats - ((rows->leads || !rows->prompt) && m.seats);
+        to->prefill_rows = rows->prompt ? m.seats * rows->prompt - m.sharing * rows->shared : 0;
+        to->decode_rows = rows->prompt ? 0 : m.seats;
+        ret->prefill_rows += to->prefill_rows;
+        ret->decode_rows += to->decode_rows;
         for (m.kind = 0; m.kind < plan->kinds.count; m.kind++) {
             m.held = rows->held[m.kind];
             assert(m.held.slots >= 1);
@@ -170,22 +179,32 @@ struct maker {
     const struct aq_hardware *hw;
     struct aq_pass_shape *shape; /* [micro_batches] */
     struct aq_op_cost *cost;     /* [PREFILL_PASSES][op_count] */
-    struct aq_length mean;       /* of the sequences */
+    struct aq_length mean;       /* of the sequences; shared: of whole pages, where all may share */
     struct aq_forecast_held held[AQ_KV_KINDS_MAX];
     bool timeline; /* keep every op's start and end */
 };
 
-/* The shape of a pass with these rows, when `sat` seats of every micro-batch were taken before. */
+/* Does every micro-batch have seats that compute what others share?  Where steps visit them up and
+ * down, or KV passes through a stage. */
+static bool each_leads(const struct aq_plan *plan)
+{
+    bool staged = false;
+    for (uint32_t i = 0; i < plan->part_count; i++)
+        staged |= plan->part[i].staged;
+    return staged || plan->alternate;
+}
+
+/* The shape of a pass with these rows, when `sat` seats of every micro-batch were taken before and
+ * `most` more do something. */
 static void shape_pass(const struct maker *m, struct aq_forecast_rows rows, uint64_t sat,
-                       struct aq_op_cost *cost)
+                       uint64_t most, struct aq_op_cost *cost)
 {
     const struct aq_plan *plan = &m->block->plan;
+    bool leads = rows.leads;
     for (uint32_t k = 0; k < plan->shape.micro_batches; k++) {
         uint64_t seats = seated(plan, m->work, k);
-        rows.seats = (uint32_t)(seats > sat ? seats - sat : 0);
-        if (rows.prompt)
-            rows.seats = (uint32_t)aq_min_u64(
-                rows.seats, aq_max_u64(1, plan->shape.prompt_tokens / rows.prompt));
+        rows.seats = (uint32_t)aq_min_u64(most, seats > sat ? seats - sat : 0);
+        rows.leads = leads && (k == 0 || each_leads(plan));
         aq_forecast_shape(&m->shape[k], m->work->steps, plan, &rows);
     }
     aq_program_annotate(cost, &m->block->program, m->work->steps, plan, &m->block->stream,
@@ -200,7 +219,7 @@ static int play(struct aq_sim_result *ret, const struct maker *m, uint32_t passe
         .passes = passes,
         .timeline = m->timeline,
         .serial = m->work->serial,
-        .compute = m->block->plan.shape.compute,
+        .compute = m->block->plan.shape.products,
         .cost = m->cost,
         .cost_stride = stride,
     };
@@ -211,14 +230,24 @@ static int play(struct aq_sim_result *ret, const struct maker *m, uint32_t passe
 static int forecast_prefill(struct aq_forecast *f, struct maker *m, struct aq_err *reterr)
 {
     const struct aq_plan *plan = &m->block->plan;
-    struct aq_forecast_rows rows = {.prompt = m->mean.prompt, .held = m->held};
-    uint32_t ops = m->block->program.op_count;
-    uint64_t each = aq_max_u64(1, plan->shape.prompt_tokens / m->mean.prompt);
+    uint32_t ops = m->block->program.op_count, shared = m->mean.shared;
+    struct aq_forecast_rows rows = {.prompt = m->mean.prompt, .shared = shared, .held = m->held};
+    uint64_t tokens = plan->shape.prompt_tokens, n = seated(plan, m->work, 0);
+    uint64_t seats = (uint64_t)plan->shape.micro_batch * plan->shape.micro_batches;
+    /* The mean has the first prompt of all in it; of a later block one more is computed whole. */
+    bool leads = shared && (!m->work->sequences || m->work->sequences > seats);
+    uint64_t each = aq_max_u64(1, tokens / (rows.prompt - shared));
+    uint64_t first = !leads                 ? each
+                     : tokens > rows.prompt ? 1 + (tokens - rows.prompt) / (rows.prompt - shared)
+                                            : 1;
     aq_forecast_held_of(m->held, &plan->kinds, &plan->kv, &m->mean, m->mean.prompt);
-    uint64_t all = aq_max_u64(1, aq_div_up(seated(plan, m->work, 0), each));
+    uint64_t all = 1 + (n > first ? aq_div_up(n - first, each) : 0);
     uint32_t played = (uint32_t)aq_min_u64(all, PREFILL_PASSES);
-    for (uint32_t i = 0; i < played; i++)
-        shape_pass(m, rows, i + 1 < played ? 0 : (all - 1) * each, m->cost + (size_t)i * ops);
+    for (uint32_t i = 0; i < played; i++) {
+        uint64_t sat = i && i + 1 == played ? first + (all - 2) * each : 0;
+        rows.leads = leads && i == 0;
+        shape_pass(m, rows, sat, i ? each : first, m->cost + (size_t)i * ops);
+    }
     struct aq_sim_result r;
     int rc = play(&r, m, played, ops, reterr);
     if (rc < 0)
@@ -238,7 +267,8 @@ static int play_decode(struct aq_sim_result *ret, struct maker *m, uint32_t pass
     uint32_t seen =
         (uint32_t)aq_max_u64(m->mean.prompt, (uint64_t)((m->work->prompt + m->work->total) / 2));
     aq_forecast_held_of(m->held, &plan->kinds, &plan->kv, &m->mean, seen);
-    shape_pass(m, (struct aq_forecast_rows){.held = m->held}, 0, m->cost);
+    struct aq_forecast_rows rows = {.shared = m->mean.shared, .held = m->held};
+    shape_pass(m, rows, 0, UINT64_MAX, m->cost);
     return play(ret, m, passes, 0, reterr);
 }
 
@@ -265,7 +295,7 @@ static void add_up(struct aq_forecast *f, const struct maker *m)
     for (uint32_t k = 0; k < s->micro_batches; k++)
         seats += seated(&m->block->plan, w, k);
     f->prompts = seats;
-    f->prompt_tokens = seats * w->prompt;
+    f->prompt_tokens = seats * w->prompt - seats * m->mean.shared;
     f->tokens = seats * generated;
     f->block_s = f->prefill_s + fmax(0, generated - 1) * f->decode_pass_s;
     f->gen_tok_s = f->block_s > 0 ? f->tokens / f->block_s : 0;
@@ -273,6 +303,27 @@ static void add_up(struct aq_forecast *f, const struct maker *m)
     f->blocks = (double)w->sequences / fmax(1, seats);
     f->all_prefill_s = f->blocks * f->prefill_s;
     f->all_decode_s = f->blocks * (f->block_s - f->prefill_s);
+}
+
+/* What a mean sequence does not compute; 0 unless all parts of the plan share.  Pages that steps do
+ * not fill are lost, less than one of each. */
+static uint32_t mean_shared(const struct maker *m)
+{
+    const struct aq_plan *plan = &m->block->plan;
+    struct aq_forecast_held held[AQ_KV_KINDS_MAX];
+    double lost = plan->shape.page_slots - AQ_HEAD_BLOCK_SLOTS, shared = m->work->shared - lost;
+    if (shared <= 0)
+        return 0;
+    for (uint32_t i = 0; i < plan->part_count; i++) {
+        if (!aq_seats_shares(plan, &plan->part[i]))
+            return 0;
+    }
+    aq_forecast_held_of(held, &plan->kinds, &plan->kv, &m->mean, m->mean.prompt);
+    for (uint32_t k = 0; k < plan->kinds.count; k++) {
+        if (held[k].drops)
+            return 0;
+    }
+    return (uint32_t)fmin(shared, m->mean.prompt - 1);
 }
 
 static void maker_close(struct maker *m)
@@ -289,6 +340,7 @@ static int maker_open(struct maker *ret, const struct aq_block *block,
     uint32_t ops = block->program.op_count;
     m.mean.prompt = (uint32_t)aq_max_u64(1, (uint64_t)llround(work->prompt));
     m.mean.max_new = (uint32_t)fmax(0, work->total - m.mean.prompt);
+    m.mean.shared = mean_shared(&m);
     m.shape = aq_pass_shapes_new(&block->plan);
     m.cost = calloc((size_t)PREFILL_PASSES * ops + 1, sizeof(*m.cost));
     if (!m.shape || !m.cost) {
@@ -355,6 +407,7 @@ enum {
     PLAYED_MAX = 64,
     PLAYED_OPS = 1000 * 1000,
     SAMPLES_MAX = 16,
+    PLAYED_RUN = 64,
     SAMPLE_OPS = 200 * 1000,
     SAMPLE_PASSES = 3
 };
@@ -451,6 +504,15 @@ static int play_samples(struct job *j, struct aq_err *reterr)
     return rc;
 }
 
+static bool share_any(const struct aq_length *length, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (length[i].shared)
+            return true;
+    }
+    return false;
+}
+
 int aq_forecast_job(struct aq_forecast *io, const struct aq_block *block,
                     const struct aq_forecast_work *work, const struct aq_length *length,
                     uint32_t count, const struct aq_hardware *hw, struct aq_err *reterr)
@@ -470,6 +532,8 @@ int aq_forecast_job(struct aq_forecast *io, const struct aq_block *block,
                     .sequences = aq_min_u64(all, most),
                     .refill = work->refill},
     };
+    if (share_any(length, count) && count >= j.seating.sequences + PLAYED_RUN)
+        j.seating.run = PLAYED_RUN;
     if (!all || !count || (all > most && (!work->refill || most < 2 * seats)))
         return 0; /* many whole blocks, or huge ones: the forecast of one block is good enough */
     int rc = maker_open(&j.m, block, work, hw, reterr);
@@ -483,7 +547,7 @@ int aq_forecast_job(struct aq_forecast *io, const struct aq_block *block,
         return rc;
     double times = (double)all / (double)j.seating.sequences, tokens = 0;
     for (uint64_t i = 0; i < j.seating.sequences; i++)
-        tokens += length[i * count / j.seating.sequences].max_new;
+        tokens += length[aq_seating_item(&j.seating, i)].max_new;
     io->all_prefill_s = times * j.seconds[KIND_PREFILL];
     io->all_decode_s = times * (j.seconds[KIND_DECODE] + j.seconds[KIND_MIXED]);
     double total_s = io->all_prefill_s + io->all_decode_s;

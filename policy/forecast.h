@@ -16,6 +16,7 @@ struct aq_forecast_work {
     const struct aq_model_steps *steps;
     uint64_t sequences;   /* 0: unknown */
     double prompt, total; /* tokens of a mean sequence: prompt; prompt and generated */
+    double shared;        /* of its prompt: in common with the one before it, in steps of 32 */
     bool refill, serial;
 };
 
@@ -58,7 +59,9 @@ void aq_forecast_held_of(struct aq_forecast_held ret[AQ_KV_KINDS_MAX],
 /* Rows of a micro-batch in a pass, where its first `seats` seats all do the same. */
 struct aq_forecast_rows {
     uint32_t seats;
-    uint32_t prompt;                     /* tokens of each seat's prompt; 0: the seats decode */
+    uint32_t prompt; /* tokens of each seat's prompt; 0: the seats decode */
+    uint32_t shared; /* the first so many of them are not computed, or moved, */
+    bool leads;      /* but by the first seat of each part, which has them; always in decode */
     const struct aq_forecast_held *held; /* [kinds] */
 };
 /* *ret: an element of aq_pass_shapes_new(). */

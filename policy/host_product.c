@@ -10,13 +10,14 @@ bool aq_host_product_find(struct aq_host_product *ret, const struct aq_stream *s
                           enum aq_op_kind kind, uint32_t step)
 {
     const struct aq_step_desc *d = &steps->step[step];
-    struct aq_host_product h = {0};
+    struct aq_op_products products;
     if (!plan->separate || plan->host_products <= 0)
         return false;
-    if (!aq_op_host_products(&h.products, kind, d))
+    if (!aq_op_host_products(&products, kind, d))
         return false;
-    struct aq_prim_list list = aq_op_prims(kind, d);
-    const struct aq_prim *p = &list.prim[h.products.first];
+    struct aq_host_product h = {.products = products};
+    const struct aq_prim_list *list = &d->half[aq_op_half(kind)];
+    const struct aq_prim *p = &list->prim[h.products.first];
     for (uint32_t i = 0, column = 0; i < p->matrix_count; i++) {
         struct aq_host_range *r = &h.range[h.range_count];
         *r = (struct aq_host_range){.place = i, .at = h.columns};
@@ -27,7 +28,7 @@ bool aq_host_product_find(struct aq_host_product *ret, const struct aq_stream *s
         }
         column += d->matrix[p->matrix[i]].rows;
     }
-    h.input = list.prim[0].src;
+    h.input = list->prim[0].src;
     h.input_bytes = aq_register_row_bytes(steps, h.input, plan->shape.compute);
     h.column_bytes = aq_dtype_bytes(aq_register_dtype(p->dst, plan->shape.compute));
     if (h.columns && ret)

@@ -278,7 +278,10 @@ static struct aq_hw_side default_side(uint32_t threads)
 {
     double n = threads;
     return (struct aq_hw_side){
-        .product_flops_per_s = {[AQ_F32] = 250e9 * n, [AQ_F16] = 250e9 * n, [AQ_BF16] = 472e9 * n},
+        .product_flops_per_s = {[AQ_F32] = 250e9 * n,
+                                [AQ_F16] = 250e9 * n,
+                                [AQ_BF16] = 472e9 * n,
+                                [AQ_Q8] = 760e9 * n},
         .attention_flops_per_s = 170e9 * n,
         .product_bytes_per_s = fmin(41e9 + 15e9 * (n - 1), 56e9),
         .attention_bytes_per_s = fmin(36e9 + 9e9 * (n - 1), 45e9),

@@ -146,9 +146,17 @@ void aq_kv_sizes_of(struct aq_kv_sizes *ret, const struct aq_plan *plan, uint32_
     };
 }
 
-void aq_kv_layout_prefill(struct aq_kv_prefill_layout *ret, const struct aq_plan *plan,
-                          uint32_t heads, uint32_t kv_heads)
+bool aq_kv_keeps_begun(const struct aq_plan *plan)
 {
+    const struct aq_kv_policy *kv = &plan->kv;
+    return !plan->separate && kv->prompt.source == AQ_KV_SOURCE_COLUMNS && !kv->prompt.rows &&
+           !aq_kv_policy_cross(kv) && !aq_kv_policy_profiled(kv);
+}
+
+void aq_kv_layout_prefill(struct aq_kv_prefill_layout *ret, const struct aq_plan *plan,
+                          const struct aq_model_steps *m)
+{
+    uint32_t heads = m->heads, kv_heads = m->kv_heads;
     uint64_t plain = plan->shape.plain_run_bytes, run = plain ? plain : plan->shape.run_bytes;
     *ret = (struct aq_kv_prefill_layout){0};
     if (!plain && !aq_kv_kinds_drop(&plan->kinds, &plan->kv))
@@ -164,10 +172,14 @@ void aq_kv_layout_prefill(struct aq_kv_prefill_layout *ret, const struct aq_plan
     const struct aq_kv_policy *kv = &plan->kv;
     bool columns = kv->prompt.source == AQ_KV_SOURCE_COLUMNS;
     bool by_position = kv->prompt.source == AQ_KV_SOURCE_POSITION || !aq_kv_policy_drops(kv);
-    uint32_t rows = aq_kv_policy_each(kv) ? heads : kv_heads;
+    bool expected = kv->prompt.source == AQ_KV_SOURCE_EXPECTED;
+    uint32_t rows = aq_kv_policy_each(kv) || expected ? heads : kv_heads;
     ret->log_sum_exp = place(&ret->bytes, columns ? 4ull * prompt * heads : 0);
-    bool sums = aq_kv_policy_values(kv) || aq_kv_policy_profiled(kv);
+    bool sums = aq_kv_policy_values(kv) || aq_kv_policy_profiled(kv) || expected;
     ret->sums = place(&ret->bytes, sums ? 4ull * rows * ret->stride : 0);
+    ret->begun = place(&ret->bytes, aq_kv_keeps_begun(plan) ? 4ull * rows * ret->stride : 0);
+    uint64_t numbers = m->head_dim * (1 + (uint64_t)heads * (m->head_dim + AQ_KV_MOMENT_ROWS));
+    ret->moments = place(&ret->bytes, expected ? 4 * numbers : 0);
     ret->value = place(&ret->bytes, by_position ? 0 : 4ull * kv_heads * ret->stride);
     ret->keep = place(&ret->bytes, 4ull * kv_heads * kept);
     ret->count = place(&ret->bytes, 4ull * kv_heads);
@@ -204,6 +216,13 @@ void aq_kv_layout_tables(struct aq_kv_table_layout *ret, const struct aq_plan *p
     uint64_t pages = s->page_count[AQ_DEVICE] + s->page_count[AQ_HOST];
     ret->free = place(&ret->bytes, pages * sizeof(uint32_t));
     ret->users = place(&ret->bytes, pages * sizeof(uint32_t));
+    uint64_t on_disk = 0;
+    for (uint32_t i = 0; i < plan->part_count; i++)
+        on_disk += plan->part[i].tier == AQ_DISK ? plan->part[i].count : 0;
+    ret->home_runs = plan->kinds.runs;
+    on_disk *= (uint64_t)s->micro_batches * ret->home_runs;
+    ret->home = place(&ret->bytes, on_disk * sizeof(uint32_t));
+    ret->own = place(&ret->bytes, on_disk * sizeof(uint32_t));
 }
 
 uint64_t aq_kv_layout_transfer(const struct aq_plan *plan, uint32_t kv_heads)

@@ -95,6 +95,10 @@ struct aq_kv_prefill_layout {
     uint64_t log_sum_exp; /* f32 [prompt][heads], where attention ranks keys */
     uint64_t sums;        /* f32 [heads or kv_heads][stride], where values are made of them, or of
                              near pairs alone where each head has a rule */
+    uint64_t begun;       /* the same, of the queries that a prompt has in common with the one in
+                             front; 0 and nothing where such sums are not kept */
+    uint64_t moments;     /* f32 [heads][head_dim + AQ_KV_MOMENT_ROWS][head_dim], and what angles
+                             to come are on average, f32 [head_dim], where queries are expected */
     uint64_t value;       /* f32 [kv_heads][stride], unless positions rank keys */
     uint64_t keep;        /* u32 [kv_heads][stride of the slots] */
     uint64_t count;       /* u32 [kv_heads] */
@@ -102,8 +106,12 @@ struct aq_kv_prefill_layout {
     uint64_t classes;     /* u8 [stride] of the prompt's tokens, where each head has a rule */
     uint64_t bytes;
 };
+enum { AQ_KV_MOMENT_ROWS = 9 }; /* of room, beside the covariance */
 void aq_kv_layout_prefill(struct aq_kv_prefill_layout *ret, const struct aq_plan *plan,
-                          uint32_t heads, uint32_t kv_heads);
+                          const struct aq_model_steps *m);
+/* Are sums over the queries of a prompt's beginning kept for the next one?  Where the memory of the
+ * products is the host's, and all queries of a prompt rank keys. */
+bool aq_kv_keeps_begun(const struct aq_plan *plan);
 
 /* Tables of addresses and lengths, in host memory; offsets in bytes, runs from 0 on. */
 struct aq_kv_table_layout {
@@ -118,6 +126,9 @@ struct aq_kv_table_layout {
     uint64_t packed;      /* u32 [seats][layers] packed runs, once layers have their own */
     uint64_t free;        /* u32 [pages]: which of the pools' pages are free */
     uint64_t users;       /* u32 [pages]: seats in whose tables a page is */
+    uint64_t home, own;   /* u32 [seats on disk][home_runs] regions of the scratch file, by run:
+                             where it is, and the one that is the seat's */
+    uint32_t home_runs;
     uint64_t bytes;
 };
 void aq_kv_layout_tables(struct aq_kv_table_layout *ret, const struct aq_plan *plan,

@@ -10,7 +10,8 @@
 #include <string.h>
 
 enum {
-    SINKS_OF_WINDOW = 4, /* as StreamingLLM has it */
+    SINKS_OF_WINDOW = 4,   /* as StreamingLLM has it */
+    SINKS_OF_EXPECTED = 4, /* as kvpress has it */
     RECENT_OF_SCISSORHANDS = 10,
     RECENT_OF_KVCOMPRESS = 64 /* as its program's engine has it */
 };
@@ -435,6 +436,27 @@ static int resolve_keys(struct aq_kv_policy *p, const struct aq_kv_options *o,
     return rc < 0 ? rc : check_grow_sinks(p, reterr);
 }
 
+static int resolve_expected(struct aq_kv_policy *p, const struct aq_kv_options *o,
+                            struct aq_err *reterr)
+{
+    const char *option = h2o_option(o);
+    option = option ? option : score_option(o);
+    if (option)
+        return refuse(reterr, p->desc->name, option,
+                      "it ranks a prompt by what queries to come may attend to (--kv-ahead), on "
+                      "average over query heads");
+    if (o->ahead_given && !(o->ahead >= 1 && o->ahead <= AQ_KV_AHEAD_MAX))
+        return aq_error(reterr, -EINVAL,
+                        "--kv-ahead %u: positions behind the prompt from which queries are "
+                        "expected; expected 1 to %d",
+                        o->ahead, AQ_KV_AHEAD_MAX);
+    p->ahead = o->ahead_given ? o->ahead : AQ_KV_AHEAD_DEFAULT;
+    if (!o->sinks_given)
+        p->sinks = SINKS_OF_EXPECTED;
+    int rc = need_budget(p->desc->name, o, reterr);
+    return rc < 0 ? rc : check_grow_sinks(p, reterr);
+}
+
 static int resolve_tova(struct aq_kv_policy *p, const struct aq_kv_options *o,
                         struct aq_err *reterr)
 {
@@ -465,6 +487,9 @@ static int check_prompt_options(const struct aq_kv_policy_desc *desc, const stru
     if (o->cross_layer_given && desc->heads != AQ_KV_HEADS_GLOBAL)
         return refuse(reterr, desc->name, "--kv-cross-layer",
                       "its layers do not share a budget; --kv-policy kvcompress lets them");
+    if (o->ahead_given && desc->prompt.source != AQ_KV_SOURCE_EXPECTED)
+        return refuse(reterr, desc->name, "--kv-ahead",
+                      "it expects no queries; --kv-policy expected does");
     option = o->mass_given         ? "--kv-mass"
              : given(&o->frequent) ? "--kv-frequent"
              : given(&o->local)    ? "--kv-local"
@@ -493,7 +518,7 @@ static int settle_heads(struct aq_kv_policy *p, const struct aq_kv_options *o,
     if (p->heads == AQ_KV_HEADS_SHARED && !p->desc->can_share)
         return refuse(reterr, p->desc->name, "--kv-heads shared",
                       "its heads keep the same number of tokens, or the same tokens; --kv-policy "
-                      "h2o, snapkv, pyramidkv, knorm and keydiff let them share");
+                      "h2o, snapkv, pyramidkv, knorm, keydiff and expected let them share");
     if (p->desc->heads == AQ_KV_HEADS_GLOBAL && (o->heads_given || given(&o->floor)))
         return refuse(reterr, p->desc->name, o->heads_given ? "--kv-heads" : "--kv-floor",
                       "the heads of all layers share one budget, of which each keeps its newest "
@@ -718,11 +743,11 @@ int aq_kv_policy_resolve(struct aq_kv_policy *ret, const struct aq_kv_options *o
 {
     static int (*const resolve[])(struct aq_kv_policy *, const struct aq_kv_options *,
                                   struct aq_err *) = {
-        resolve_full,          resolve_h2o,    resolve_flexgen,      resolve_hf,
-        resolve_window,        resolve_heavy,  resolve_h2o,          resolve_snapkv,
-        resolve_snapkv,        resolve_snapkv, resolve_snapkv,       resolve_tova,
-        resolve_keys,          resolve_keys,   resolve_scissorhands, resolve_kvcompress,
-        aq_kv_profile_resolve,
+        resolve_full,       resolve_h2o,           resolve_flexgen,  resolve_hf,
+        resolve_window,     resolve_heavy,         resolve_h2o,      resolve_snapkv,
+        resolve_snapkv,     resolve_snapkv,        resolve_snapkv,   resolve_tova,
+        resolve_keys,       resolve_keys,          resolve_expected, resolve_scissorhands,
+        resolve_kvcompress, aq_kv_profile_resolve,
     };
     const struct aq_kv_policy_desc *first = aq_kv_policy_at(0);
     const struct aq_kv_policy_desc *desc = o->policy ? aq_kv_policy_find(o->policy) : first;
@@ -730,7 +755,7 @@ int aq_kv_policy_resolve(struct aq_kv_policy *ret, const struct aq_kv_options *o
         return aq_error(reterr, -EINVAL,
                         "--kv-policy: expected full, h2o, h2o:flexgen, h2o:hf, window, heavy, "
                         "adakv, snapkv, pyramidkv, ada-snapkv, ada-pyramid, tova, knorm, "
-                        "keydiff, scissorhands, kvcompress or fastgen, found '%s'",
+                        "keydiff, expected, scissorhands, kvcompress or fastgen, found '%s'",
                         o->policy);
     struct aq_kv_policy p = {
         .desc = desc,

@@ -182,22 +182,29 @@ static void limits_cross(struct aq_kv_limits *ret, const struct aq_kv_policy *p,
     };
 }
 
-/* Each head keeps what its rule says, which may be all. */
+/* What a head whose rule is found from a prompt may keep of it. */
+static uint32_t cap_of(const struct aq_kv_policy *p, uint32_t prompt)
+{
+    return p->budget.unit == AQ_KV_UNSET ? INT32_MAX : budget_of(p, prompt);
+}
+
+/* Each head keeps what its rule says, which may be all, or up to the cap. */
 static void limits_profiled(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
                             uint32_t max_new)
 {
-    uint32_t frequent = p->frequent.slots;
-    if (p->mass >= 1) {
+    uint32_t frequent = p->frequent.slots, cap = cap_of(p, prompt);
+    uint32_t kept = least(prompt, cap);
+    if (p->mass >= 1 && kept == prompt) {
         limits_full(ret, p, prompt, max_new);
         return;
     }
     if (p->frequent.unit == AQ_KV_SHARE)
         frequent = least((uint64_t)ceil(p->frequent.share * prompt - 1e-9), prompt);
-    uint32_t slots = least((uint64_t)prompt + aq_max_u64(1, max_new), INT32_MAX);
+    uint32_t slots = least((uint64_t)kept + aq_max_u64(1, max_new), INT32_MAX);
     *ret = (struct aq_kv_limits){
         .slots = slots,
-        .heavy_prompt = prompt,
-        .sinks = least(p->sinks, slots),
+        .heavy_prompt = kept,
+        .sinks = least(least(p->sinks, cap), slots),
         .profiled = true,
         .frequent = frequent,
         .local = (uint32_t)aq_max_u64(1, slots_of(&p->local, prompt)),
@@ -371,6 +378,11 @@ static const struct aq_kv_policy_desc policies[] = {
      .limits = limits_grow},
     {.name = "keydiff",
      .prompt = {.source = AQ_KV_SOURCE_KEY_DIFF},
+     .can_share = true,
+     .floor = AQ_KV_FLOOR_MIX,
+     .limits = limits_grow},
+    {.name = "expected",
+     .prompt = {.source = AQ_KV_SOURCE_EXPECTED},
      .can_share = true,
      .floor = AQ_KV_FLOOR_MIX,
      .limits = limits_grow},
@@ -675,8 +687,9 @@ bool aq_kv_policy_most(struct aq_kv_most *most, const struct aq_kv_policy *p,
             m->head = total;
         }
         if (aq_kv_policy_profiled(p)) {
-            m->kept = prompt_max;
-            m->slots = m->head = total;
+            uint64_t new_max = aq_max_u64(1, lengths->new_max ? lengths->new_max : total);
+            m->kept = least(prompt_max, cap_of(p, prompt_max));
+            m->slots = m->head = (uint32_t)aq_min_u64(m->kept + new_max, total);
         }
     }
     return differ;
@@ -707,6 +720,13 @@ uint64_t aq_kv_policy_stat_pairs(const struct aq_kv_policy *p, const struct aq_k
     if (l->profiled) /* those near each other once more */
         pairs += near * prompt - near * (near - 1) / 2;
     return pairs;
+}
+
+bool aq_kv_policy_sums_all(const struct aq_kv_policy *p, const struct aq_kv_limits *l,
+                           uint32_t prompt)
+{
+    return !l->cross && !l->profiled && aq_kv_policy_stat_pairs(p, l, prompt) &&
+           aq_kv_policy_prompt_rows(p, l, prompt) == prompt;
 }
 
 /* ---- head-blocks --------------------------------------------------------------------------- */

@@ -32,8 +32,9 @@
  *            of their positions; then its key joins them.  A prompt longer than `slots` is cut to
  *            as many.  Scores are of the last `history` rows in front of a drop, among them the
  *            last queries of a prompt that stays whole and is followed by fewer; 0: of all rows.
- *   growth   snapkv (SnapKV, arXiv 2404.14469), pyramidkv, knorm and keydiff cut the prompt, and
- *            give up nothing after it: their slots are those kept and one for each new token.
+ *   growth   snapkv (SnapKV, arXiv 2404.14469), pyramidkv, knorm, keydiff and expected cut the
+ *            prompt, and give up nothing after it: their slots are those kept and one for each new
+ *            token.
  *   layers   Of a budget of C slots with a window of w, pyramidkv (PyramidKV, arXiv 2406.02069)
  *            gives the first layers more and the last ones less, in whole numbers as the authors'
  *            program has them.  For n prompt tokens, B = C - w, and `beta` (20):
@@ -51,7 +52,7 @@
  *   all      The heads of all layers of kvcompress share one budget: policy/kv_cross.h.
  *   profile  Each head of fastgen has a rule of its own, found when the prompt has been attended:
  *            policy/kv_profile.h.  How much it keeps is known only then; what counts before is that
- *            it keeps all.
+ *            it keeps all, or as much as the budget, its cap, lets it keep of a prompt.
  *   read     Where nothing is given up after the prompt, a row may read a part of what is held
  *            (Quest, arXiv 2406.10774, on head-blocks): policy/kv_read.h.
  * The programs of h2o:flexgen and h2o:hf drop after a step; here the same drop stands at the start
@@ -73,6 +74,7 @@ enum aq_kv_source {
     AQ_KV_SOURCE_COLUMNS,  /* the attention that they got, summed over queries */
     AQ_KV_SOURCE_KEY_NORM, /* their lengths: short ones are worth more */
     AQ_KV_SOURCE_KEY_DIFF, /* their directions: those unlike the others' are worth more */
+    AQ_KV_SOURCE_EXPECTED, /* the attention that queries to come are expected to give them */
 };
 
 /* The score of a key: its source, and for COLUMNS what a query adds to it, and what is made of the
@@ -145,8 +147,8 @@ struct aq_kv_limits {
      * slots of a head on average. */
     bool cross;
     uint32_t layer_prompt;
-    /* Each head has a rule (policy/kv_profile.h), and holds no more than all tokens: heavy_prompt
-     * is the whole prompt, and there is a slot for each new token. */
+    /* Each head has a rule (policy/kv_profile.h), and holds no more than heavy_prompt tokens of the
+     * prompt, which is all of it or the cap, and a slot for each new token. */
     bool profiled;
     uint32_t frequent, local;
     double mass;
@@ -187,6 +189,7 @@ struct aq_kv_policy {
     bool bulk;
     struct aq_kv_amount drop; /* of the slots */
     uint32_t history;         /* rows in front of a drop that count; 0: all */
+    uint32_t ahead;           /* positions behind a prompt from which queries are expected */
     double cross_layer;       /* even shares of a layer until all are ranked; 0: it is held whole */
     double mass;              /* of attention that a head's rule must keep; 1: all is kept */
     struct aq_kv_amount frequent, local; /* of the prompt */
@@ -223,6 +226,8 @@ struct aq_kv_options {
     double low; /* 0: not given, 1 */
     bool cross_layer_given;
     double cross_layer;
+    bool ahead_given;
+    uint32_t ahead;
     bool mass_given;
     double mass;
     struct aq_kv_amount frequent, local;
@@ -233,6 +238,7 @@ struct aq_kv_options {
 };
 enum { AQ_KV_POOL_MAX_WIDTH = 127 };
 #define AQ_KV_CROSS_LAYER_DEFAULT 2.0
+enum { AQ_KV_AHEAD_DEFAULT = 512, AQ_KV_AHEAD_MAX = 1 << 20 };
 
 /* -EINVAL: the sentence names the options (--kv-budget, ...) that exclude each other, and the
  * options that would be right. */
@@ -375,6 +381,9 @@ uint32_t aq_kv_policy_prompt_rows(const struct aq_kv_policy *p, const struct aq_
                                   uint32_t prompt);
 uint64_t aq_kv_policy_stat_pairs(const struct aq_kv_policy *p, const struct aq_kv_limits *l,
                                  uint32_t prompt);
+/* Does the attention of all queries of a prompt rank its keys, and nothing beside it? */
+bool aq_kv_policy_sums_all(const struct aq_kv_policy *p, const struct aq_kv_limits *l,
+                           uint32_t prompt);
 
 /* ---- head-blocks ---- A head-block is 32 slots of one KV head; a run is one head-block of each KV
  * head.  Heads that hold equally many slots fill ceil(slots / 32) runs together.

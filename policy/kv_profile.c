@@ -8,6 +8,13 @@
 
 /* ---- rules ------------------------------------------------------------------------------- */
 
+const char *aq_kv_profile_name(enum aq_kv_profile rule)
+{
+    static const char *const names[] = {"special", "punct", "frequent", "local", "full"};
+    assert((unsigned)rule < AQ_ARRAY_LEN(names));
+    return names[rule];
+}
+
 bool aq_kv_profile_safe(enum aq_kv_profile rule, uint8_t classes)
 {
     uint8_t kept = AQ_KV_CLASS_SPECIAL;
@@ -112,12 +119,25 @@ double aq_kv_profile_mass(const struct aq_kv_sums *s, const struct aq_kv_limits 
     return sum / s->prompt;
 }
 
+/* How much the rule would keep without a cap. */
+static uint32_t wanted(const struct aq_kv_sums *s, const struct aq_kv_limits *l,
+                       enum aq_kv_profile rule)
+{
+    uint32_t safe = 0;
+    for (uint32_t j = 0; j < s->prompt; j++)
+        safe += is_safe(s, l, rule, j);
+    uint32_t others = s->prompt - safe, frequent = frequent_of(l, rule);
+    return safe + (frequent < others ? frequent : others);
+}
+
 enum aq_kv_profile aq_kv_profile_choose(const struct aq_kv_sums *s, const struct aq_kv_limits *l)
 {
     enum aq_kv_profile rule = AQ_KV_PROFILE_SPECIAL;
     assert(l->profiled && s->prompt);
     while (rule < AQ_KV_PROFILE_FULL && !(aq_kv_profile_mass(s, l, rule) >= l->mass))
         rule++;
+    while (rule > AQ_KV_PROFILE_SPECIAL && wanted(s, l, rule) > l->heavy_prompt)
+        rule--;
     return rule;
 }
 
@@ -125,11 +145,17 @@ uint32_t aq_kv_profile_keep(uint32_t *keep, const struct aq_kv_sums *s,
                             const struct aq_kv_limits *l, enum aq_kv_profile rule)
 {
     struct border border = border_of(s, l, rule);
-    uint32_t count = 0;
+    uint32_t want = wanted(s, l, rule), count = 0;
+    uint32_t beyond = want > l->heavy_prompt ? want - l->heavy_prompt : 0;
     for (uint32_t j = 0; j < s->prompt; j++) {
-        if (stays(s, l, rule, &border, j))
+        if (!stays(s, l, rule, &border, j))
+            continue;
+        if (beyond && j >= l->sinks)
+            beyond--;
+        else
             keep[count++] = j;
     }
+    assert(count <= l->heavy_prompt);
     return count;
 }
 
@@ -166,7 +192,6 @@ static const char *other_option(const struct aq_kv_options *o)
         bool given;
         const char *name;
     } options[] = {
-        {o->budget.unit != AQ_KV_UNSET, "--kv-budget"},
         {o->heavy.unit != AQ_KV_UNSET, "--kv-heavy"},
         {o->recent.unit != AQ_KV_UNSET, "--kv-recent"},
         {o->grace > 0, "--kv-grace"},
@@ -220,6 +245,13 @@ int aq_kv_profile_resolve(struct aq_kv_policy *p, const struct aq_kv_options *o,
     p->mass = o->mass_given ? o->mass : mass_of_paper;
     if (!o->sinks_given)
         p->sinks = FIRST_TOKENS;
+    if (p->budget.unit == AQ_KV_SHARE && p->budget.share >= 1) /* no cap */
+        p->budget = (struct aq_kv_amount){0};
+    if (p->budget.unit == AQ_KV_SLOTS && p->budget.slots <= p->sinks)
+        return aq_error(reterr, -EINVAL,
+                        "--kv-budget %u: each head keeps the first %u tokens, and nothing would be "
+                        "left for its rule; expected a larger cap, or a smaller --kv-sinks",
+                        p->budget.slots, p->sinks);
     int rc = take_part(&p->frequent, "--kv-frequent", &o->frequent, reterr);
     rc = rc < 0 ? rc : take_part(&p->local, "--kv-local", &o->local, reterr);
     bool none = p->local.unit == AQ_KV_SLOTS ? !p->local.slots : !(p->local.share > 0);

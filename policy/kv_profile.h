@@ -13,6 +13,9 @@
  *   a rule keeps S at the last query, and the mass (sum over j in S of all[j] + for local the sum
  *   over the others of band[j]) / n: each row of the prompt saw the tokens that were newest then.
  * A head has the first rule whose mass is at least `mass`.  Of equal keys the later one stays.
+ * Where what heads keep of a prompt has a cap (`heavy_prompt`: the least of it and n), a head whose
+ * rule keeps more has the last of the rules before it that does not; if none is left, the first
+ * `sinks` tokens and the newest of the special ones.
  *
  * Rows behind the prompt find at most `frequent` tokens (0 before that rule) that are neither of
  * the first, nor of a class that the rule keeps, nor among the newest `local` positions, the row's
@@ -42,7 +45,9 @@ enum aq_kv_profile {
     AQ_KV_PROFILE_FREQUENT,
     AQ_KV_PROFILE_LOCAL,
     AQ_KV_PROFILE_FULL,
+    AQ_KV_PROFILE_COUNT
 };
+const char *aq_kv_profile_name(enum aq_kv_profile rule);
 
 /* A head's sums over its prompt, and the classes of the prompt's tokens. */
 struct aq_kv_sums {
@@ -54,9 +59,9 @@ struct aq_kv_sums {
 /* The mass that a rule keeps of a prompt. */
 double aq_kv_profile_mass(const struct aq_kv_sums *s, const struct aq_kv_limits *l,
                           enum aq_kv_profile rule);
-/* The first rule that keeps enough. */
+/* The first rule that keeps enough, or the last one before it that keeps no more than the cap. */
 enum aq_kv_profile aq_kv_profile_choose(const struct aq_kv_sums *s, const struct aq_kv_limits *l);
-/* What the rule keeps of the prompt, ascending; returns how many. */
+/* What the rule keeps of the prompt, ascending; returns how many, at most heavy_prompt. */
 uint32_t aq_kv_profile_keep(uint32_t *keep, const struct aq_kv_sums *s,
                             const struct aq_kv_limits *l, enum aq_kv_profile rule);
 

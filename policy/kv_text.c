@@ -57,8 +57,8 @@ const char *aq_kv_policy_text(char *dst, size_t dst_bytes, const struct aq_kv_po
     }
     if (aq_kv_policy_profiled(p) && used < dst_bytes) {
         char local[32];
-        used += (size_t)snprintf(dst + used, dst_bytes - used, ": mass %g, frequent %s, local %s",
-                                 p->mass, aq_kv_amount_text(text, &p->frequent),
+        used += (size_t)snprintf(dst + used, dst_bytes - used, "%s mass %g, frequent %s, local %s",
+                                 any ? "," : ":", p->mass, aq_kv_amount_text(text, &p->frequent),
                                  aq_kv_amount_text(local, &p->local));
     }
     if (p->sinks && used < dst_bytes)
@@ -83,6 +83,8 @@ const char *aq_kv_policy_text(char *dst, size_t dst_bytes, const struct aq_kv_po
     if ((p->layers || aq_kv_policy_desc(p)->layers) && used < dst_bytes)
         used += (size_t)snprintf(dst + used, dst_bytes - used, ", layers %s",
                                  aq_kv_layers_text(text, p));
+    if (p->ahead && used < dst_bytes)
+        used += (size_t)snprintf(dst + used, dst_bytes - used, ", ahead %u", p->ahead);
     if (aq_kv_policy_cross(p) && used < dst_bytes)
         used += (size_t)snprintf(dst + used, dst_bytes - used, ", cross-layer %g", p->cross_layer);
     if (p->heads != aq_kv_policy_desc(p)->heads && used < dst_bytes)

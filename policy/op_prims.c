@@ -5,23 +5,25 @@
 #include <assert.h>
 #include <string.h>
 
-struct aq_prim_list aq_op_prims(enum aq_op_kind kind, const struct aq_step_desc *step)
+const struct aq_prim_list *aq_op_prims(struct aq_prim_list *room, enum aq_op_kind kind,
+                                       const struct aq_step_desc *step)
 {
-    struct aq_prim_list list = step->half[aq_op_half(kind)];
-    if (kind == AQ_OP_MLP) {
-        const struct aq_prim_list *down = &step->half[1];
-        assert(list.count + down->count <= AQ_STEP_PRIM_MAX);
-        memcpy(list.prim + list.count, down->prim, down->count * sizeof(*down->prim));
-        list.count += down->count;
-    }
-    return list;
+    const struct aq_prim_list *list = &step->half[aq_op_half(kind)], *down = &step->half[1];
+    if (kind != AQ_OP_MLP)
+        return list;
+    assert(list->count + down->count <= AQ_STEP_PRIM_MAX);
+    *room = *list;
+    memcpy(room->prim + room->count, down->prim, down->count * sizeof(*down->prim));
+    room->count += down->count;
+    return room;
 }
 
 bool aq_op_uses_matrix(enum aq_op_kind kind, const struct aq_step_desc *step, uint32_t matrix)
 {
-    struct aq_prim_list list = aq_op_prims(kind, step);
-    for (uint32_t i = 0; i < list.count; i++) {
-        const struct aq_prim *p = &list.prim[i];
+    struct aq_prim_list room;
+    const struct aq_prim_list *list = aq_op_prims(&room, kind, step);
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct aq_prim *p = &list->prim[i];
         for (uint32_t n = 0; p->kind == AQ_PRIM_PRODUCT && n < p->matrix_count; n++) {
             if (p->matrix[n] == matrix)
                 return true;
@@ -32,9 +34,10 @@ bool aq_op_uses_matrix(enum aq_op_kind kind, const struct aq_step_desc *step, ui
 
 bool aq_op_reads_rows(enum aq_op_kind kind, const struct aq_step_desc *step)
 {
-    struct aq_prim_list list = aq_op_prims(kind, step);
-    for (uint32_t i = 0; i < list.count; i++) {
-        enum aq_prim_kind k = list.prim[i].kind;
+    struct aq_prim_list room;
+    const struct aq_prim_list *list = aq_op_prims(&room, kind, step);
+    for (uint32_t i = 0; i < list->count; i++) {
+        enum aq_prim_kind k = list->prim[i].kind;
         if (k == AQ_PRIM_GATHER || k == AQ_PRIM_POSITION || k == AQ_PRIM_ROTATE)
             return true;
     }
@@ -90,8 +93,7 @@ bool aq_host_product_like(const struct aq_step_desc *step, uint32_t matrix, uint
     for (int kind = 0; kind < AQ_OP_KIND_COUNT; kind++) {
         if (!aq_op_host_products(&p, (enum aq_op_kind)kind, step))
             continue;
-        struct aq_prim_list list = aq_op_prims((enum aq_op_kind)kind, step);
-        const struct aq_prim *prim = &list.prim[p.first];
+        const struct aq_prim *prim = &step->half[aq_op_half((enum aq_op_kind)kind)].prim[p.first];
         for (uint32_t n = 0; n < p.count; n++) {
             for (uint32_t i = 0; i < prim->matrix_count; i++) {
                 if (prim[n].matrix[i] != matrix)

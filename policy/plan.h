@@ -28,7 +28,7 @@ struct aq_block_shape {
      * in the layers that hold most (struct aq_kv_kinds).  Its positions may go beyond. */
     uint32_t keys_max;
     uint32_t positions_max; /* most tokens of a sequence, prompt and new ones */
-    enum aq_dtype compute, kv_format, weight_format;
+    enum aq_dtype compute, products, kv_format, weight_format; /* as struct aq_block_inputs */
 };
 
 /* Percent per tier, adding up to 100.  Where device and host are one memory the device's share

@@ -154,7 +154,7 @@ static void lay_slots(struct aq_builder *b)
     add_class(b, AQ_SLOT_KV_HOST, stages_of(&b->on_host), AQ_HOST, stage_bytes(b, false));
     add_class(b, AQ_SLOT_KV_DEVICE, stages_of(&b->on_device), device, stage_bytes(b, true));
     struct aq_kv_prefill_layout prefill;
-    aq_kv_layout_prefill(&prefill, plan, m->heads, m->kv_heads);
+    aq_kv_layout_prefill(&prefill, plan, m);
     add_class(b, AQ_SLOT_KV_PREFILL, prefill.bytes > 0, device, prefill.bytes);
     uint64_t inner = rows * m->inner * aq_dtype_bytes(s->compute);
     add_class(b, AQ_SLOT_INNER, b->inner_slots, device, inner);

@@ -200,8 +200,11 @@ static inline uint32_t aq_product_index(enum aq_op_kind kind, uint32_t step)
     return AQ_STEP_HALVES * step + aq_op_half(kind);
 }
 
-/* The primitives that an op of this kind runs in a step. */
-struct aq_prim_list aq_op_prims(enum aq_op_kind kind, const struct aq_step_desc *step);
+/* The primitives that an op of this kind runs in a step: a list of the step's own, or *room, where
+ * those of both halves are joined.  Plans ask for each of their ops, so none is copied for nothing.
+ */
+const struct aq_prim_list *aq_op_prims(struct aq_prim_list *room, enum aq_op_kind kind,
+                                       const struct aq_step_desc *step);
 
 /* Do the primitives of an op of this kind need the micro-batch's ids, positions or list of logits?
  */

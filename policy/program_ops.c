@@ -537,8 +537,8 @@ static void emit_rows(struct aq_builder *b, const struct unit *u, uint32_t k, ui
 {
     enum aq_op_kind kind = op_of(u->kind);
     struct aq_op_of of = {kind, u->step, k, workspace, 0};
-    struct aq_prim_list list = aq_op_prims(kind, &b->steps->step[u->step]);
-    struct aq_list_io io = aq_list_io(&list);
+    struct aq_prim_list room;
+    struct aq_list_io io = aq_list_io(aq_op_prims(&room, kind, &b->steps->step[u->step]));
     enum aq_register output = AQ_REG_NONE;
     bool shared = aq_build_on_host(b, &of);
     struct aq_op *op = aq_build_op(b, kind, AQ_LANE_COMPUTE, u->step, k, 0);

@@ -13,25 +13,58 @@ struct aq_seating {
     struct aq_seats_arrays arrays;
     uint32_t *turn;   /* [micro-batches] in the order of the program's TURN ops */
     uint64_t waiting; /* the next sequence that takes a seat */
+    uint32_t *alike;  /* [seats] tokens that it shares with the sequence in each, */
+    uint32_t most;    /* and with any at most */
     bool begun;
 };
 
-static bool next_waiting(void *user, uint32_t seat, struct aq_sitter *ret)
+uint32_t aq_seating_item(const struct aq_seating_opts *o, uint64_t sequence)
+{
+    if (o->run <= 1)
+        return (uint32_t)(sequence * o->length_count / o->sequences);
+    uint64_t runs = aq_div_up(o->sequences, o->run);
+    return (uint32_t)(sequence / o->run * o->length_count / runs + sequence % o->run);
+}
+
+/* What a sequence shares with the one before it: what all lengths between theirs do, which are left
+ * out; or what those do that its length stands for, up to the next. */
+static uint32_t shared_by(const struct aq_seating *s, uint64_t sequence)
+{
+    uint32_t least = UINT32_MAX, at = aq_seating_item(&s->o, sequence);
+    uint32_t before = aq_seating_item(&s->o, sequence - 1);
+    if (before == at)
+        return at + 1 < s->o.length_count ? s->o.length[at + 1].shared : 0;
+    for (uint32_t i = before + 1; i <= at; i++)
+        least = s->o.length[i].shared < least ? s->o.length[i].shared : least;
+    return least;
+}
+
+static bool next_waiting(void *user, struct aq_sitter *ret)
 {
     const struct aq_seating *s = user;
-    (void)seat;
     if (s->waiting == s->o.sequences)
         return false;
-    const struct aq_length *l = &s->o.length[s->waiting * s->o.length_count / s->o.sequences];
-    *ret = (struct aq_sitter){.prompt = l->prompt, .max_new = l->max_new};
+    const struct aq_length *l = &s->o.length[aq_seating_item(&s->o, s->waiting)];
+    *ret = (struct aq_sitter){.prompt = l->prompt, .max_new = l->max_new, .shares = s->most};
     return true;
+}
+
+static uint32_t begins_alike(void *user, uint32_t from, uint32_t known)
+{
+    (void)known;
+    return ((const struct aq_seating *)user)->alike[from];
 }
 
 static void has_sat(void *user, uint32_t seat)
 {
     struct aq_seating *s = user;
-    (void)seat;
-    s->waiting++;
+    if (++s->waiting == s->o.sequences)
+        return;
+    uint32_t shared = shared_by(s, s->waiting);
+    s->alike[seat] = UINT32_MAX;
+    for (uint32_t i = 0; i < s->seats.count; i++)
+        s->alike[i] = s->alike[i] < shared ? s->alike[i] : shared;
+    s->most = shared; /* what it shares with the one before it, and with no other more */
 }
 
 static bool has_ended(void *user, uint32_t seat)
@@ -40,7 +73,18 @@ static bool has_ended(void *user, uint32_t seat)
     return t->seen == t->last;
 }
 
-static const struct aq_seats_ops ops = {.next = next_waiting, .sat = has_sat, .ended = has_ended};
+/* Lengths hold nothing. */
+static void is_gone(void *user, uint32_t seat)
+{
+    (void)user;
+    (void)seat;
+}
+
+static const struct aq_seats_ops ops = {.next = next_waiting,
+                                        .alike = begins_alike,
+                                        .sat = has_sat,
+                                        .ended = has_ended,
+                                        .gone = is_gone};
 
 int aq_seating_open(struct aq_seating **ret, const struct aq_seating_opts *opts,
                     struct aq_err *reterr)
@@ -50,6 +94,7 @@ int aq_seating_open(struct aq_seating **ret, const struct aq_seating_opts *opts,
     size_t seats = (size_t)shape->micro_batch * shape->micro_batches;
     size_t kinds = opts->block->plan.kinds.count;
     assert(opts->length_count && opts->sequences);
+    assert(opts->run <= 1 || opts->length_count >= opts->sequences + opts->run);
     if (s) {
         struct aq_seats_opts o = {.steps = opts->steps,
                                   .plan = &opts->block->plan,
@@ -58,6 +103,7 @@ int aq_seating_open(struct aq_seating **ret, const struct aq_seating_opts *opts,
                                   .user = s};
         s->o = *opts;
         s->turn = calloc(shape->micro_batches, sizeof(*s->turn));
+        s->alike = calloc(seats, sizeof(*s->alike));
         s->arrays = (struct aq_seats_arrays){
             .seat = calloc(seats, sizeof(*s->arrays.seat)),
             .kv = calloc((seats + 1) * kinds, sizeof(*s->arrays.kv)),
@@ -65,7 +111,7 @@ int aq_seating_open(struct aq_seating **ret, const struct aq_seating_opts *opts,
             .prompt_rows = calloc(shape->micro_batches, sizeof(*s->arrays.prompt_rows)),
             .order = calloc(seats, sizeof(*s->arrays.order)),
         };
-        if (s->turn && s->arrays.seat && s->arrays.kv && s->arrays.lengths &&
+        if (s->turn && s->alike && s->arrays.seat && s->arrays.kv && s->arrays.lengths &&
             s->arrays.prompt_rows && s->arrays.order)
             aq_seats_open(&s->seats, &o, &s->arrays);
     }
@@ -92,6 +138,7 @@ void aq_seating_close(struct aq_seating *s)
     free(s->arrays.prompt_rows);
     free(s->arrays.order);
     free(s->turn);
+    free(s->alike);
     free(s);
 }
 
@@ -124,6 +171,11 @@ bool aq_seating_next(struct aq_seating *s, struct aq_pass_shape *shape, uint32_t
     *ret_prefill = prefill;
     *ret_decode = decode;
     return prefill + decode > 0;
+}
+
+const struct aq_seats *aq_seating_seats(const struct aq_seating *s)
+{
+    return &s->seats;
 }
 
 uint64_t aq_seating_steps(const struct aq_seating *s)

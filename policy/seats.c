@@ -2,6 +2,7 @@
 #include "policy/seats.h"
 
 #include "policy/kv_read.h"
+#include "policy/rotary.h"
 #include "policy/traffic.h"
 
 #include <assert.h>
@@ -17,6 +18,7 @@ void aq_seats_open(struct aq_seats *s, const struct aq_seats_opts *opts,
         .prompt_rows = arrays->prompt_rows,
         .order = arrays->order,
         .count = opts->plan->shape.micro_batch * opts->plan->shape.micro_batches,
+        .left = -1,
         .filling = true,
     };
     uint32_t kinds = opts->plan->kinds.count;
@@ -107,10 +109,10 @@ static void put_lengths(const struct aq_seats *s, struct aq_admit_length *ret,
  * share more with that one. */
 static uint32_t place_of(const struct aq_seats *s, const struct aq_seat *t)
 {
-    uint32_t at = 0;
-    while (t->prefix && s->order[at++].seat != t->from)
+    uint32_t at = 0, prefix = aq_seat_shared_slots(s->opts.plan, t);
+    while (prefix && s->order[at++].seat != t->from)
         assert(at < s->seated);
-    while (at < s->seated && s->order[at].prefix > t->prefix)
+    while (at < s->seated && s->order[at].prefix > prefix)
         at++;
     return at;
 }
@@ -125,7 +127,8 @@ static uint32_t list_lengths(struct aq_seats *s, enum aq_tier tier, const struct
     for (uint32_t i = 0; i <= s->seated; i++) {
         const struct aq_seat_link *at = &s->order[i];
         if (i == place)
-            put_lengths(s, s->lengths + (size_t)count++ * kinds, asks, asks->prefix);
+            put_lengths(s, s->lengths + (size_t)count++ * kinds, asks,
+                        aq_seat_shared_slots(s->opts.plan, asks));
         if (i < s->seated && part_of(s, at->seat)->tier == tier)
             put_lengths(s, s->lengths + (size_t)count++ * kinds, &s->seat[at->seat], at->prefix);
     }
@@ -151,7 +154,7 @@ static bool may_sit(struct aq_seats *s, const struct aq_seat *t, enum aq_tier ti
     else
         count = list_lengths(s, tier, t);
     s->steps += (uint64_t)count * count * kinds->count;
-    return aq_admit_one(&limits, s->lengths, count - 1, rows, t->prompt - t->prefix);
+    return aq_admit_one(&limits, s->lengths, count - 1, rows, t->prompt - aq_seat_shared(t));
 }
 
 static struct aq_seat_kv kv_of(const struct aq_seats *s, const struct aq_sitter *who, uint32_t kind)
@@ -197,26 +200,201 @@ struct aq_seat aq_seats_seat(const struct aq_seats *s, const struct aq_sitter *w
     t.last = who->prompt + (who->max_new ? who->max_new - 1 : 0);
     for (uint32_t k = 0; k < s->opts.plan->kinds.count; k++)
         kv[k] = kv_of(s, who, k);
-    if (drops_none(s, &t)) {
-        uint32_t pages = aq_min_u64(who->prefix, t.prompt - 1) / s->opts.plan->shape.page_slots;
-        t.prefix = pages * s->opts.plan->shape.page_slots;
-        t.from = who->from;
-    }
     return t;
 }
 
 /* ---- prefixes ---------------------------------------------------------------------------- */
+
+bool aq_seats_shares(const struct aq_plan *plan, const struct aq_part *part)
+{
+    return part->side == AQ_ATTEND_DEVICE && !plan->kv.residual.tokens;
+}
+
+/* Is the prompt in this seat computed in the coming pass? */
+static bool is_coming(const struct aq_seats *s, const struct aq_seat *t)
+{
+    return t->taken && (!t->seen || t->bound == s->pass);
+}
 
 bool aq_seats_lends(const struct aq_seats *s, uint32_t from, uint32_t to)
 {
     const struct aq_seat *t = &s->seat[from];
     const struct aq_part *part = part_of(s, from);
     uint32_t each = s->opts.plan->shape.micro_batch;
-    bool coming = !t->seen || (t->rows && t->seen == t->prompt);
-    bool before = from < to && (from / each == to / each || !s->opts.plan->alternate);
-    return t->taken && part == part_of(s, to) && part->tier != AQ_DISK && !part->staged &&
-           part->side == AQ_ATTEND_DEVICE && !s->opts.plan->kv.residual.tokens &&
-           drops_none(s, t) && (before || !coming);
+    bool beside = from / each == to / each;
+    bool before = from < to && (beside || !s->opts.plan->alternate);
+    return t->taken && part == part_of(s, to) && aq_seats_shares(s->opts.plan, part) &&
+           (beside || !part->staged) && drops_none(s, t) && (before || !is_coming(s, t));
+}
+
+bool aq_seats_copies_tail(const struct aq_seats *s, uint32_t from, uint32_t to)
+{
+    uint32_t each = s->opts.plan->shape.micro_batch;
+    bool turned = from / each == to / each || (from < to && !s->opts.plan->alternate);
+    return !s->opts.plan->separate && !part_of(s, to)->staged && turned;
+}
+
+/* Keys of two sequences are turned alike only where their first positions are the same. */
+static uint32_t first_position(const struct aq_seats *s, uint32_t prompt, uint32_t max_new)
+{
+    const struct aq_plan *plan = s->opts.plan;
+    if (!s->opts.steps->rotary.long_from)
+        return 0;
+    return aq_rotary_first(s->opts.steps, plan, aq_kv_policy_positions(&plan->kv, prompt, max_new));
+}
+
+/* Is a prompt of these lengths cut in layers of this kind? */
+static bool is_cut(const struct aq_seat *t, uint32_t kind)
+{
+    return t->prompt > t->kv[kind].limits.keep_prompt;
+}
+
+/* Of the prompt's first tokens, those that need not be computed for layers of this kind. */
+static uint32_t copies_most_of(const struct aq_plan *plan, const struct aq_seat *t, uint32_t kind)
+{
+    struct aq_kv_policy policy = aq_plan_kind_policy(plan, kind);
+    const struct aq_kv_limits *l = &t->kv[kind].limits;
+    enum aq_kv_source source = policy.prompt.source;
+    if (l->cross || l->profiled)
+        return 0;
+    if (is_cut(t, kind) && (source == AQ_KV_SOURCE_KEY_DIFF || source == AQ_KV_SOURCE_EXPECTED))
+        return 0;
+    if (t->kv[kind].drops && aq_kv_policy_sums_all(&policy, l, t->prompt))
+        return aq_kv_keeps_begun(plan) ? t->prompt - 1 : 0;
+    if (aq_kv_policy_stat_pairs(&policy, l, t->prompt))
+        return t->prompt - aq_kv_policy_prompt_rows(&policy, l, t->prompt);
+    /* Scores that begin with the prompt begin with its rows. */
+    bool begins = t->kv[kind].drops && !is_cut(t, kind) && aq_kv_policy_scores(&policy);
+    return begins ? 0 : t->prompt - 1;
+}
+
+uint32_t aq_seats_copies_most(const struct aq_plan *plan, const struct aq_seat *t)
+{
+    uint32_t most = plan->kv.residual.tokens ? 0 : t->prompt - 1;
+    for (uint32_t k = 0; k < plan->kinds.count; k++)
+        most = (uint32_t)aq_min_u64(most, copies_most_of(plan, t, k));
+    return most;
+}
+
+/* Do all queries of the prompt rank its keys in layers of this kind?  Of one that keeps all keys
+ * none does. */
+static bool sums_all(const struct aq_seats *s, const struct aq_seat *t, uint32_t kind)
+{
+    struct aq_kv_policy policy = aq_plan_kind_policy(s->opts.plan, kind);
+    return t->kv[kind].drops && aq_kv_policy_sums_all(&policy, &t->kv[kind].limits, t->prompt);
+}
+
+/* Are sums of a prompt's beginning there in layers of this kind, from the one in seat `from`?  By
+ * the same rule, and none in between has left its own. */
+static bool has_begun(const struct aq_seats *s, uint32_t from, uint32_t to, const struct aq_seat *t,
+                      uint32_t kind)
+{
+    const struct aq_seat *of = &s->seat[from];
+    if (!sums_all(s, of, kind) || is_cut(of, kind) != is_cut(t, kind))
+        return false;
+    for (uint32_t i = from + 1; i < to; i++) {
+        const struct aq_seat *other = &s->seat[i];
+        if (part_of(s, i) == part_of(s, to) && is_coming(s, other) && sums_all(s, other, kind))
+            return false;
+    }
+    return true;
+}
+
+bool aq_seats_copies(const struct aq_seats *s, uint32_t from, uint32_t to, const struct aq_seat *t)
+{
+    const struct aq_seat *of = &s->seat[from];
+    const struct aq_part *part = part_of(s, to);
+    uint32_t each = s->opts.plan->shape.micro_batch;
+    if (from >= to || from / each != to / each || part_of(s, from) != part || !is_coming(s, of))
+        return false;
+    for (uint32_t k = 0; k < s->opts.plan->kinds.count; k++) {
+        struct aq_kv_policy policy = aq_plan_kind_policy(s->opts.plan, k);
+        bool by_norm = policy.prompt.source == AQ_KV_SOURCE_KEY_NORM && is_cut(t, k);
+        if (by_norm && !is_cut(of, k)) /* what its keys are worth is not in the scratch */
+            return false;
+        if (sums_all(s, t, k) && !has_begun(s, from, to, t, k))
+            return false;
+        for (uint32_t i = from + 1; i < to && is_cut(of, k); i++) {
+            if (part_of(s, i) == part && is_coming(s, &s->seat[i]) && is_cut(&s->seat[i], k))
+                return false;
+        }
+    }
+    return true;
+}
+
+/* May a sequence in a seat of this part begin as the one in seat `from` did, which has left? */
+static bool may_take(const struct aq_seats *s, uint32_t from, const struct aq_part *part,
+                     uint32_t first)
+{
+    const struct aq_seat *t = &s->seat[from];
+    bool stays = part->tier != AQ_DISK && !part->staged;
+    return part == part_of(s, from) && stays && aq_seats_shares(s->opts.plan, part) &&
+           drops_none(s, t) && t->seen && first_position(s, t->prompt, t->max_new) == first;
+}
+
+/* Tokens with which the sequence that asks begins as one did that has left; 0 where they are no
+ * more than `known`. */
+static uint32_t left_alike(const struct aq_seats *s, uint32_t from, uint32_t most, uint32_t known)
+{
+    uint32_t n = s->opts.ops->alike(s->opts.user, from, known);
+    n = (uint32_t)aq_min_u64(aq_min_u64(n, most), s->seat[from].prompt);
+    return n > known ? n : 0;
+}
+
+/* The least number of tokens that the one who asks must have in common with a prompt whose keys it
+ * copies: where all queries rank keys, sums over fewer queries than that one has copied itself are
+ * not there. */
+static uint32_t least_copied(const struct aq_seats *s, uint32_t from, const struct aq_seat *asks)
+{
+    bool all = false;
+    for (uint32_t k = 0; k < s->opts.plan->kinds.count; k++)
+        all = all || sums_all(s, asks, k);
+    return all ? s->seat[from].copied : 0;
+}
+
+/* In steps of how many tokens may the sequence that asks for seat `to` begin as the one in seat
+ * `from` does?  0: it may not. */
+static uint32_t unit_of(const struct aq_seats *s, uint32_t from, uint32_t to,
+                        const struct aq_seat *asks, bool drops)
+{
+    if (drops)
+        return aq_seats_copies(s, from, to, asks) ? AQ_ATTN_STATS_ROWS : 0;
+    if (!aq_seats_lends(s, from, to))
+        return 0;
+    return aq_seats_copies_tail(s, from, to) ? 1 : s->opts.plan->shape.page_slots;
+}
+
+/* Finds what the sequence that asks for seat i need not compute: of a prompt that keeps all keys
+ * pages, and what is no whole page; of another whole windows of attention's sums over queries. */
+static void find_prefix(const struct aq_seats *s, uint32_t i, const struct aq_sitter *who,
+                        struct aq_seat *io)
+{
+    bool drops = !drops_none(s, io);
+    uint32_t most = (uint32_t)aq_min_u64(who->shares, io->prompt - 1), found = 0;
+    if (most && drops)
+        most = (uint32_t)aq_min_u64(most, aq_seats_copies_most(s->opts.plan, io));
+    if (!most)
+        return;
+    uint32_t first = first_position(s, io->prompt, io->max_new);
+    for (uint32_t from = 0; found < most && from < s->count; from++) {
+        const struct aq_seat *t = &s->seat[from];
+        uint32_t unit = unit_of(s, from, i, io, drops);
+        if (!unit || first_position(s, t->prompt, t->max_new) != first)
+            continue;
+        uint32_t n = s->opts.ops->alike(s->opts.user, from, found / unit * unit + unit - 1);
+        n = (uint32_t)aq_min_u64(n, most) / unit * unit;
+        if (n > found && n >= (drops ? least_copied(s, from, io) : 0)) {
+            found = n;
+            io->from = from;
+        }
+    }
+    if (s->left >= 0 && !drops && may_take(s, (uint32_t)s->left, part_of(s, i), first)) {
+        uint32_t n = left_alike(s, (uint32_t)s->left, most, found);
+        io->takes = n > 0;
+        io->from = n ? (uint32_t)s->left : io->from;
+        found = n ? n : found;
+    }
+    *(drops ? &io->copied : &io->prefix) = found;
 }
 
 /* Puts a seat into the order.  What comes behind it shares no more with it than it has from the one
@@ -226,7 +404,7 @@ static void link_seat(struct aq_seats *s, uint32_t i)
     uint32_t at = place_of(s, &s->seat[i]);
     for (uint32_t n = s->seated; n > at; n--)
         s->order[n] = s->order[n - 1];
-    s->order[at] = (struct aq_seat_link){i, s->seat[i].prefix};
+    s->order[at] = (struct aq_seat_link){i, aq_seat_shared_slots(s->opts.plan, &s->seat[i])};
     s->seated++;
 }
 
@@ -252,18 +430,34 @@ static void fill_seat(struct aq_seats *s, uint32_t i, const struct aq_seat *t)
     link_seat(s, i);
 }
 
-static void empty_seat(struct aq_seats *s, uint32_t i)
+/* What an ended sequence has left in its seat, which is in no order any more, is given back. */
+static void clear_seat(struct aq_seats *s, uint32_t i)
 {
-    unlink_seat(s, i);
+    if (s->opts.ops->gone)
+        s->opts.ops->gone(s->opts.user, i);
     s->seat[i] = (struct aq_seat){.kv = s->seat[i].kv};
+}
+
+static void drop_left(struct aq_seats *s)
+{
+    if (s->left >= 0)
+        clear_seat(s, (uint32_t)s->left);
+    s->left = -1;
+}
+
+static void call_bound(struct aq_seats *s, uint32_t i)
+{
+    if (s->opts.ops->bound)
+        s->opts.ops->bound(s->opts.user, i);
 }
 
 static void bind_prompt(struct aq_seats *s, uint32_t i)
 {
     struct aq_seat *t = &s->seat[i];
     uint32_t heads = s->opts.steps->kv_heads;
-    t->rows = t->prompt - t->prefix;
+    t->rows = t->prompt - aq_seat_shared(t);
     t->seen = t->prompt;
+    t->bound = s->pass;
     for (uint32_t k = 0; k < s->opts.plan->kinds.count; k++) {
         struct aq_seat_kv *kv = &t->kv[k];
         kv->held = kv->most = aq_kv_limits_held(&kv->limits, t->prompt, t->prompt);
@@ -273,8 +467,7 @@ static void bind_prompt(struct aq_seats *s, uint32_t i)
                 AQ_HEAD_BLOCK_SLOTS * aq_kv_cross_whole(&kv->limits, heads, t->prompt) - kv->held;
     }
     s->prompt_rows[i / s->opts.plan->shape.micro_batch] += t->rows;
-    if (s->opts.ops->bound)
-        s->opts.ops->bound(s->opts.user, i);
+    call_bound(s, i);
 }
 
 /* Gives seats of micro-batch k to waiting sequences, in order.  Without refill only an empty block
@@ -290,23 +483,38 @@ static void admit(struct aq_seats *s, uint32_t k)
         enum aq_tier tier = (enum aq_tier)part_of(s, i)->tier;
         if (s->seat[i].taken || full[tier])
             continue;
-        if (!s->opts.ops->next(s->opts.user, i, &who))
+        if (!s->opts.ops->next(s->opts.user, &who))
             return;
         struct aq_seat t = aq_seats_seat(s, &who, s->asks);
+        find_prefix(s, i, &who, &t);
         if (!may_sit(s, &t, tier, rows)) {
             full[tier] = true; /* later sequences must not overtake this one */
             continue;
         }
+        if (s->left == i && !t.takes)
+            drop_left(s);
         fill_seat(s, i, &t);
-        rows += t.prompt - t.prefix;
+        rows += t.prompt - aq_seat_shared(&t);
         s->opts.ops->sat(s->opts.user, i);
+        if (t.takes && s->left != i)
+            s->seat[s->left] = (struct aq_seat){.kv = s->seat[s->left].kv};
+        s->left = t.takes ? -1 : s->left;
     }
 }
 
-static void admit_and_bind(struct aq_seats *s, uint32_t k)
+/* Seats of micro-batch k that decode in the coming pass take pages. */
+static void bind_steps(struct aq_seats *s, uint32_t k)
 {
     uint32_t each = s->opts.plan->shape.micro_batch;
-    admit(s, k);
+    for (uint32_t i = k * each; i < (k + 1) * each; i++) {
+        if (s->seat[i].taken && s->seat[i].rows && s->seat[i].seen > s->seat[i].prompt)
+            call_bound(s, i);
+    }
+}
+
+static void bind_prompts(struct aq_seats *s, uint32_t k)
+{
+    uint32_t each = s->opts.plan->shape.micro_batch;
     for (uint32_t i = k * each; i < (k + 1) * each; i++) {
         if (s->seat[i].taken && !s->seat[i].seen)
             bind_prompt(s, i);
@@ -359,8 +567,6 @@ static void step(struct aq_seats *s, uint32_t i)
     t->seen += t->rows;
     for (uint32_t k = 0; k < s->opts.plan->kinds.count; k++)
         step_kv(s, i, &t->kv[k]);
-    if (s->opts.ops->bound)
-        s->opts.ops->bound(s->opts.user, i);
 }
 
 /* Has the seat's prompt, which has pages as if all of it stayed, been cut?  On disk it keeps what
@@ -402,35 +608,135 @@ static void step_all(struct aq_seats *s, uint32_t k)
     }
 }
 
+/* Of the sequences in micro-batch k that have ended, the seat of the one that the first waiting one
+ * begins most like; -1: it is like none. */
+static int64_t most_alike(const struct aq_seats *s, uint32_t k)
+{
+    uint32_t each = s->opts.plan->shape.micro_batch, first, known = 0;
+    struct aq_sitter who;
+    int64_t best = -1;
+    if (!s->opts.ops->gone || !s->opts.ops->next(s->opts.user, &who) || !who.shares)
+        return -1;
+    first = first_position(s, who.prompt, who.max_new);
+    for (uint32_t i = k * each; i < (k + 1) * each; i++) {
+        if (!s->seat[i].over || !may_take(s, i, part_of(s, i), first))
+            continue;
+        uint32_t n = left_alike(s, i, (uint32_t)aq_min_u64(who.shares, who.prompt - 1), known);
+        known = n ? n : known;
+        best = n ? (int64_t)i : best;
+    }
+    return best;
+}
+
+/* Does no other sequence have pages of the one in this seat? */
+static bool is_sole(const struct aq_seats *s, uint32_t i)
+{
+    uint32_t at = 0;
+    while (s->order[at].seat != i)
+        at++;
+    return !s->order[at].prefix && (at + 1 == s->seated || !s->order[at + 1].prefix);
+}
+
+/* Sequences of micro-batch k that have ended leave. */
+static void leave(struct aq_seats *s, uint32_t k)
+{
+    uint32_t each = s->opts.plan->shape.micro_batch;
+    for (uint32_t i = k * each; i < (k + 1) * each; i++)
+        s->seat[i].over = s->seat[i].taken && s->opts.ops->ended(s->opts.user, i);
+    s->left = most_alike(s, k);
+    for (uint32_t i = k * each; i < (k + 1) * each; i++) {
+        if (!s->seat[i].over || i == s->left)
+            continue;
+        unlink_seat(s, i);
+        clear_seat(s, i);
+    }
+    if (s->left >= 0) {
+        bool sole = is_sole(s, (uint32_t)s->left);
+        unlink_seat(s, (uint32_t)s->left);
+        s->seat[s->left].taken = s->seat[s->left].over = false;
+        if (!sole)
+            drop_left(s);
+    }
+    s->filling = s->filling || s->seated == 0;
+}
+
 void aq_seats_turn(struct aq_seats *s, uint32_t k)
 {
     uint32_t each = s->opts.plan->shape.micro_batch;
-    for (uint32_t i = k * each; i < (k + 1) * each; i++) {
-        if (!s->seat[i].taken || !s->opts.ops->ended(s->opts.user, i))
-            continue;
-        empty_seat(s, i);
-        s->filling = s->filling || s->seated == 0;
-    }
+    leave(s, k);
     for (uint32_t i = k * each; i < (k + 1) * each; i++)
         cut(s, i);
     step_all(s, k);
-    admit_and_bind(s, k);
+    admit(s, k);
+    drop_left(s);
+    bind_steps(s, k);
+    bind_prompts(s, k);
 }
 
-void aq_seats_begin_pass(struct aq_seats *s)
+/* Does the place in the stage of seat `j`, which is in the pass, bring seat `i` anything? */
+static bool brings(const struct aq_seats *s, uint32_t j, uint32_t i)
+{
+    uint32_t each = s->opts.plan->shape.micro_batch;
+    return j < i && s->seat[j].rows && i / each == j / each && part_of(s, i) == part_of(s, j);
+}
+
+/* Finds the lower seat that shares most with the one at this place in the order.  Two seats share
+ * what all links between their places do, so that a look ends where these share no more than what
+ * is found. */
+static void find_brought(struct aq_seats *s, uint32_t place)
+{
+    uint32_t i = s->order[place].seat, least = UINT32_MAX;
+    struct aq_seat *t = &s->seat[i];
+    t->brought = 0;
+    if (!t->rows || !part_of(s, i)->staged)
+        return;
+    for (uint32_t at = place; at > 0; at--) {
+        least = s->order[at].prefix < least ? s->order[at].prefix : least;
+        if (least <= t->brought)
+            break;
+        if (brings(s, s->order[at - 1].seat, i)) {
+            t->brought = least;
+            t->via = s->order[at - 1].seat;
+        }
+    }
+    least = UINT32_MAX;
+    for (uint32_t at = place + 1; at < s->seated; at++) {
+        least = s->order[at].prefix < least ? s->order[at].prefix : least;
+        if (least <= t->brought)
+            break;
+        if (brings(s, s->order[at].seat, i)) {
+            t->brought = least;
+            t->via = s->order[at].seat;
+        }
+    }
+    assert(t->seen > t->prompt || t->brought <= t->prefix);
+}
+
+static void fill_block(struct aq_seats *s)
 {
     uint32_t batches = s->opts.plan->shape.micro_batches, prompt_rows = 0;
     s->turned = true;
     for (uint32_t k = 0; k < batches; k++) {
-        admit_and_bind(s, k);
+        admit(s, k);
+        bind_prompts(s, k);
         prompt_rows += s->prompt_rows[k];
     }
     s->turned = false;
     if (s->opts.refill || !s->filling || prompt_rows || !s->seated)
         return;
     s->filling = false;
-    for (uint32_t k = 0; k < batches; k++)
+    for (uint32_t k = 0; k < batches; k++) {
         step_all(s, k);
+        bind_steps(s, k);
+    }
+}
+
+void aq_seats_begin_pass(struct aq_seats *s)
+{
+    fill_block(s);
+    s->pass++;
+    for (uint32_t place = 0; place < s->seated; place++)
+        find_brought(s, place);
 }
 
 /* ---- counts ------------------------------------------------------------------------------ */
@@ -481,9 +787,11 @@ static void count_kind(const struct aq_seats *s, uint32_t i, uint32_t kind, stru
     } else {
         uint32_t window = plan->kinds.kind[kind].window;
         io->prefill_key_pairs +=
-            aq_seats_key_pairs(t->prompt, window) - aq_seats_key_pairs(t->prefix, window);
+            aq_seats_key_pairs(t->prompt, window) - aq_seats_key_pairs(aq_seat_shared(t), window);
         if (kv->drops)
             io->stat_key_pairs += aq_kv_policy_stat_pairs(&policy, &kv->limits, t->prompt);
+        if (kv->drops && t->copied && aq_kv_policy_sums_all(&policy, &kv->limits, t->prompt))
+            io->stat_key_pairs -= aq_seats_key_pairs(t->copied, 0);
     }
     struct aq_kv_traffic traffic;
     struct aq_kv_sizes sizes;

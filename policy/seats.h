@@ -61,13 +61,21 @@ static inline uint32_t aq_seat_kv_grown(const struct aq_seat_kv *kv)
  * per micro-batch + place.  Numbers are those of the pass that the seat's rows are bound for. */
 struct aq_seat {
     bool taken;
+    bool over;  /* within a turn: its sequence has ended */
+    bool takes; /* its prefix lies in pages that seat `from` left behind, which are its own now */
     uint32_t prompt, max_new;
     uint32_t given;        /* of its new tokens the first so many are known when it sits down */
-    uint32_t prefix;       /* of the prompt's tokens, the first so many lie in pages that seat */
-    uint32_t from;         /* `from` had when this one sat down, and are not computed again */
+    uint32_t prefix;       /* of the prompt's tokens, the first so many are those of seat `from`, */
+    uint32_t from;         /* and not computed again: whole pages are shared, and the rest is
+                              copied as the prompt is attended */
+    uint32_t copied;       /* or, of a sequence that drops keys, the first so many keys are copied
+                              from what `from` computes in the same pass */
+    uint32_t brought, via; /* in the pass, of KV that passes through a stage: the first so many
+                              slots lie there in the place of the lower seat `via` */
     uint32_t rows;         /* in the pass: the prompt's, those of given tokens, one, or 0 */
     uint32_t seen;         /* positions after the pass, kept or not; 0: the prompt is to come */
     uint32_t last;         /* most positions of the sequence */
+    uint64_t bound;        /* the pass that computes its prompt, as aq_seats.pass */
     struct aq_seat_kv *kv; /* [kinds of layers] */
 };
 
@@ -76,19 +84,24 @@ struct aq_sitter {
     uint32_t prompt, max_new;
     uint32_t kv_prompt, kv_new; /* lengths that limit its KV, if not its own; 0: its own */
     uint32_t given;             /* tokens behind the prompt that are known; fewer than max_new */
-    uint32_t prefix, from;      /* its prompt begins with so many tokens of that of seat `from` */
+    uint32_t shares;            /* most of its prompt's first tokens that need not be computed where
+                                   another prompt begins with them, too */
 };
 
 /* Calls to the user of the seats. */
 struct aq_seats_ops {
-    /* The first waiting sequence, which asks for this seat; false: none waits.  May name a prefix
-     * that aq_seats_lends: as much of it is shared as lies in whole pages, and one token of the
-     * prompt is left. */
-    bool (*next)(void *user, uint32_t seat, struct aq_sitter *ret);
-    /* That sequence has this seat now. */
+    /* The first waiting sequence, which asks for a seat; false: none waits. */
+    bool (*next)(void *user, struct aq_sitter *ret);
+    /* With how many tokens of the prompt in seat `from` the first waiting one begins; 0 will do
+     * where they are no more than `known`. */
+    uint32_t (*alike)(void *user, uint32_t from, uint32_t known);
+    /* That sequence has this seat now, and what seat `from` left where it takes it. */
     void (*sat)(void *user, uint32_t seat);
-    /* Has the sequence in this seat ended?  If so the seat is free when this returns. */
+    /* Has the sequence in this seat ended?  If so the seat is free when this returns, but for its
+     * pages and its prompt, which may be asked for till `gone`; without `gone` its pages, too. */
     bool (*ended)(void *user, uint32_t seat);
+    /* What an ended sequence has left in this seat is not needed.  NULL: nothing is ever left. */
+    void (*gone)(void *user, uint32_t seat);
     /* The seat's next key, or its prompt, is in the coming pass.  May be NULL. */
     void (*bound)(void *user, uint32_t seat);
     /* The seat's prompt, which had pages in layers of this kind as if all of it stayed, has been
@@ -124,6 +137,10 @@ struct aq_seats {
     uint32_t *prompt_rows;           /* [micro-batches] */
     struct aq_seat_link *order;      /* [seated] */
     uint32_t count, seated;
+    /* Within a turn: the seat whose ended sequence has left pages that no other has, to one that
+     * begins as it did; -1: none. */
+    int64_t left;
+    uint64_t pass;  /* passes that have begun; what turns is bound for the one after */
     bool filling;   /* without refill: the block is being filled, no sequence decodes yet */
     bool turned;    /* all micro-batches have turned: the coming pass is about to begin */
     uint64_t steps; /* upper bound of admission's comparisons: the square of the seated sequences,
@@ -134,18 +151,53 @@ struct aq_seats {
 void aq_seats_open(struct aq_seats *s, const struct aq_seats_opts *opts,
                    const struct aq_seats_arrays *arrays);
 
-/* The seat as this sequence would find it, with kv[kinds] for its KV. */
+/* The seat as this sequence would find it, with kv[kinds] for its KV, and nothing shared. */
 struct aq_seat aq_seats_seat(const struct aq_seats *s, const struct aq_sitter *who,
                              struct aq_seat_kv *kv);
 
+/* Do sequences in seats of this part share the pages of what they begin with alike?  Where KV is
+ * attended in the memory that products run in, whole: it stays there, or passes through a stage,
+ * which it is brought to once for all of a part.  Those that drop keys own all their slots. */
+bool aq_seats_shares(const struct aq_plan *plan, const struct aq_part *part);
 /* May a sequence that takes seat `to` begin with pages of the one in seat `from`?  Both seats have
  * their pages in one pool, no key of the one in `from` is ever dropped, and its prompt is computed
  * no later: of two prompts in one pass, the one in the lower seat, of the same micro-batch where
- * steps visit micro-batches up and down. */
+ * steps visit micro-batches up and down.  Where KV passes through a stage both are of one
+ * micro-batch, as the moves of another do not wait for those of this one.  Of those who may, the
+ * lowest seat lends from which the one that asks, of whose prompt one token is left, has most
+ * tokens. */
 bool aq_seats_lends(const struct aq_seats *s, uint32_t from, uint32_t to);
+/* May a sequence in seat `to` also copy what is no whole page from the one in seat `from`, which
+ * lends to it?  Where the memory of the products is the host's, and `from` has surely no end before
+ * the coming pass: it has turned. */
+bool aq_seats_copies_tail(const struct aq_seats *s, uint32_t from, uint32_t to);
+/* Slots of the seat's prefix in pages that are shared; those behind them are copied. */
+static inline uint32_t aq_seat_shared_slots(const struct aq_plan *plan, const struct aq_seat *t)
+{
+    return t->takes ? 0 : t->prefix / plan->shape.page_slots * plan->shape.page_slots;
+}
+
+/* Of a sequence that drops keys, most of its prompt's first tokens that need not be computed: those
+ * whose queries rank no key, or of which sums are kept (aq_kv_keeps_begun).  0: what keys are worth
+ * follows from all keys together, or from heads of all layers. */
+uint32_t aq_seats_copies_most(const struct aq_plan *plan, const struct aq_seat *t);
+/* May such a sequence, which asks for seat `to` as *t, copy its first keys from seat `from`?  Its
+ * prompt is computed in the same op in front, and its keys are then where they have been made: at
+ * home, or, of one that is cut, in the scratch of prompts, which none in between uses.  Where all
+ * queries rank keys, their sums lie there, too, of as many queries as the two have in common, which
+ * are then no fewer than the one in front copied itself. */
+bool aq_seats_copies(const struct aq_seats *s, uint32_t from, uint32_t to, const struct aq_seat *t);
+
+/* Prompt tokens of a seat that are not computed. */
+static inline uint32_t aq_seat_shared(const struct aq_seat *t)
+{
+    return t->prefix + t->copied;
+}
 
 /* Between two passes, a micro-batch at a time, in the order of the program's TURN ops: sequences
- * that have ended leave, the others advance, and waiting ones take free seats. */
+ * that have ended leave, the others advance, and waiting ones take free seats.  Of those that end
+ * the one stays until the others sit with which the first waiting one has most in common, so that
+ * a header which all of a micro-batch share outlives them. */
 void aq_seats_turn(struct aq_seats *s, uint32_t k);
 /* After all turns, and before the first pass: sequences that have come since then take seats;
  * without refill, a block that takes no more starts to decode. */

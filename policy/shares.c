@@ -46,6 +46,7 @@ struct model {
     double matrices, head; /* bytes: the layers' matrices; all others */
     bool unpacked;         /* packed weights are unpacked before the products */
     uint32_t prompt;       /* of a mean sequence; and its slots after the prompt, and half-way on */
+    uint32_t shared;       /* of its prompt: not computed, if it lies where sequences may share */
     struct aq_forecast_held held_prompt[AQ_KV_KINDS_MAX], held[AQ_KV_KINDS_MAX];
     double prefill_passes;
     struct demand base[PHASES], of[PHASES][SHARES];
@@ -171,6 +172,14 @@ static void add_hidden(struct model *m, enum phase p, double rows)
 
 /* ---- KV ---- */
 
+/* Runs of all seats in layers of a kind that pass through a stage with those of another seat of the
+ * micro-batch. */
+static double runs_shared(const struct model *m, uint32_t kind)
+{
+    double sharing = fmax(0, m->seats - m->o->shape.micro_batches);
+    return sharing * m->sizes.kinds.kind[kind].layers * (m->shared / AQ_HEAD_BLOCK_SLOTS);
+}
+
 /* KV of the layers of one kind. */
 static void add_decode_kv(struct model *m, uint32_t kind)
 {
@@ -205,11 +214,13 @@ static void add_decode_kv(struct model *m, uint32_t kind)
     double before = full ? held : held - 1;
     double stride = (double)aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
     double whole = aq_kv_residual_whole(residual, (uint32_t)before);
+    double brought = runs_shared(m, kind);
     struct demand *of = m->of[DECODE];
     for (int k = K_DEVICE; k <= K_DISK; k++)
         add(&of[k], m, AQ_OP_ATTN_DEVICE, AQ_LANE_COMPUTE, attend, 1);
     for (int k = K_HOST; k <= K_DISK && m->separate; k++) {
-        move(&of[k], m, AQ_OP_H2D, all * ceil(before / AQ_HEAD_BLOCK_SLOTS) * (double)s->run_bytes);
+        move(&of[k], m, AQ_OP_H2D,
+             (all * ceil(before / AQ_HEAD_BLOCK_SLOTS) - brought) * (double)s->run_bytes);
         move(&of[k], m, AQ_OP_D2H,
              all * (double)s->run_bytes * (full ? 1 : (1 + again) / AQ_HEAD_BLOCK_SLOTS));
     }
@@ -219,7 +230,7 @@ static void add_decode_kv(struct model *m, uint32_t kind)
         move(&of[k], m, AQ_OP_H2D, all * width * (double)aq_dtype_bytes(s->compute));
     }
     for (int k = K_DISK; k <= H_DISK; k += H_DISK - K_DISK) {
-        move(&of[k], m, AQ_OP_READ, all * whole * stride);
+        move(&of[k], m, AQ_OP_READ, (all * whole - (k == K_DISK ? brought : 0)) * stride);
         move(&of[k], m, AQ_OP_WRITE,
              all * (full ? whole + 1 : 1 + again) * stride / AQ_HEAD_BLOCK_SLOTS);
     }
@@ -230,7 +241,8 @@ static void add_prefill_kv(struct model *m, uint32_t kind)
     const struct aq_block_shape *s = &m->sizes.shape;
     const struct aq_kv_kind *k_of = &m->sizes.kinds.kind[kind];
     double held = m->held_prompt[kind].slots, all = m->seats * k_of->layers;
-    double pairs = (double)aq_seats_key_pairs(m->prompt, k_of->window);
+    double pairs = (double)(aq_seats_key_pairs(m->prompt, k_of->window) -
+                            aq_seats_key_pairs(m->shared, k_of->window));
     double stride = (double)aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
     double scored = 1 + 0.5 * (double)m->held_prompt[kind].stat_pairs / pairs;
     struct aq_op_cost attend = {
@@ -241,10 +253,11 @@ static void add_prefill_kv(struct model *m, uint32_t kind)
     double home = all * ceil(held / AQ_HEAD_BLOCK_SLOTS) * (double)s->run_bytes;
     double whole = all * aq_kv_residual_whole(&m->o->in->kv.residual, (uint32_t)held) * stride;
     for (int k = K_HOST; k <= H_DISK; k++) {
+        double by_device = k == K_HOST || k == K_DISK ? runs_shared(m, kind) : 0;
         if (m->separate)
-            move(&m->of[PREFILL][k], m, AQ_OP_D2H, home);
+            move(&m->of[PREFILL][k], m, AQ_OP_D2H, home - by_device * (double)s->run_bytes);
         if (k == K_DISK || k == H_DISK)
-            move(&m->of[PREFILL][k], m, AQ_OP_WRITE, whole);
+            move(&m->of[PREFILL][k], m, AQ_OP_WRITE, whole - by_device * stride);
     }
 }
 
@@ -255,7 +268,7 @@ static void fill_memory(struct model *m)
     enum aq_tier near = m->separate ? AQ_DEVICE : AQ_HOST;
     m->memory[near][W_DEVICE] = m->matrices;
     m->memory[AQ_HOST][W_HOST] = m->memory[AQ_HOST][W_PRODUCT] = m->matrices;
-    m->memory[near][K_DEVICE] = (double)m->sizes.kv_memory;
+    m->memory[near][K_DEVICE] = (double)m->sizes.kv_shared;
     m->memory[AQ_HOST][K_HOST] = m->memory[AQ_HOST][H_HOST] = (double)m->sizes.kv_memory;
     m->memory[AQ_HOST][K_DISK] = m->memory[AQ_HOST][H_DISK] = (double)m->sizes.kv_tails;
     m->memory[AQ_DISK][K_DISK] = m->memory[AQ_DISK][H_DISK] = (double)m->sizes.kv_disk;
@@ -291,18 +304,20 @@ static void make(struct model *m, const struct aq_shares_opts *o, bool head_on_d
     aq_block_sizes(&m->sizes, &in, o->shape.micro_batch);
     const struct aq_kv_kinds *kinds = &m->sizes.kinds;
     m->prompt = (uint32_t)fmax(1, round(o->work->prompt));
-    struct aq_length mean = {m->prompt, (uint32_t)fmax(0, o->work->total - m->prompt)};
+    m->shared = (uint32_t)fmin(aq_block_shared_slots(&in, &m->sizes.shape, kinds), m->prompt - 1);
+    struct aq_length mean = {m->prompt, (uint32_t)fmax(0, o->work->total - m->prompt), 0};
+    double computed = m->prompt - m->shared;
     uint32_t seen = (uint32_t)fmax(m->prompt, (o->work->prompt + o->work->total) / 2);
     aq_forecast_held_of(m->held_prompt, kinds, &o->in->kv, &mean, m->prompt);
     aq_forecast_held_of(m->held, kinds, &o->in->kv, &mean, seen);
-    double each = fmax(1, floor((double)m->sizes.shape.prompt_tokens / m->prompt));
+    double each = fmax(1, floor((double)m->sizes.shape.prompt_tokens / computed));
     double of_batch = m->seats / o->shape.micro_batches;
     m->prefill_passes = ceil(of_batch / each);
     add_products(m, DECODE, of_batch, of_batch, 1);
-    add_products(m, PREFILL, of_batch * m->prompt / m->prefill_passes, of_batch / m->prefill_passes,
+    add_products(m, PREFILL, of_batch * computed / m->prefill_passes, of_batch / m->prefill_passes,
                  m->prefill_passes);
     add_hidden(m, DECODE, m->seats);
-    add_hidden(m, PREFILL, m->seats * m->prompt);
+    add_hidden(m, PREFILL, m->seats * computed);
     for (uint32_t i = 0; i < kinds->count; i++) {
         add_decode_kv(m, i);
         add_prefill_kv(m, i);

@@ -46,8 +46,9 @@ bool aq_kv_uses_delta(const struct aq_part *part, const struct aq_seat_kv *s)
     return s->overwrites && whole_runs(s, s->held) > 0 && part->tier == AQ_DISK;
 }
 
+/* brought: runs that lie in the place of another seat. */
 static void of_decoding(struct aq_kv_traffic *t, const struct aq_plan *plan,
-                        const struct aq_part *part, const struct aq_seat_kv *s)
+                        const struct aq_part *part, const struct aq_seat_kv *s, uint32_t brought)
 {
     bool disk = part->tier == AQ_DISK;
     uint32_t runs = aq_seat_kv_runs(s, s->before);
@@ -55,13 +56,13 @@ static void of_decoding(struct aq_kv_traffic *t, const struct aq_plan *plan,
     if (s->drops_many)
         t->left = whole_runs(s, aq_kv_limits_cut(&s->limits));
     if (disk) {
-        t->read.end = t->whole;
+        t->read = (struct aq_runs){brought, t->whole};
         t->write.end = s->rewrites || s->drops_many ? t->left : 0;
         t->write_tail = whole_runs(s, s->held) > t->left;
     }
     if (!plan->separate || part->side != AQ_ATTEND_DEVICE)
         return;
-    t->load.end = runs;
+    t->load = (struct aq_runs){brought, runs};
     if (s->drops_many) {
         t->store.end = aq_seat_kv_runs(s, s->held);
         return;
@@ -76,15 +77,21 @@ static void of_decoding(struct aq_kv_traffic *t, const struct aq_plan *plan,
     t->store_victims = !disk && has_victims(s);
 }
 
+/* Of a prefix that others have, runs that none of them brings are read; the rest is made. */
 static void of_prompt(struct aq_kv_traffic *t, const struct aq_plan *plan,
-                      const struct aq_part *part, const struct aq_seat_kv *s)
+                      const struct aq_part *part, const struct aq_seat_kv *s, uint32_t brought,
+                      uint32_t prefix)
 {
     bool disk = part->tier == AQ_DISK, host = part->side == AQ_ATTEND_HOST;
     t->whole = t->left = whole_runs(s, s->held);
-    t->write.end = disk ? t->whole : 0;
+    if (disk) {
+        t->read = (struct aq_runs){brought, prefix};
+        t->write = (struct aq_runs){prefix, t->whole};
+    }
     if (!plan->separate)
         return;
-    t->store.end = aq_seat_kv_runs(s, s->held);
+    t->load = (struct aq_runs){brought, prefix};
+    t->store = (struct aq_runs){prefix, aq_seat_kv_runs(s, s->held)};
     t->store_slots = host && s->drops;
     t->store_victims = !host && !disk && has_victims(s);
 }
@@ -95,10 +102,13 @@ void aq_kv_traffic_of(struct aq_kv_traffic *ret, const struct aq_plan *plan,
     *ret = (struct aq_kv_traffic){0};
     if (!part->staged || !s->rows)
         return;
+    uint32_t brought = s->brought / AQ_HEAD_BLOCK_SLOTS;
     if (plan->kv.residual.tokens)
         of_residual(ret, plan, part, &s->kv[kind], s->seen > s->prompt);
+    else if (s->seen > s->prompt)
+        of_decoding(ret, plan, part, &s->kv[kind], brought);
     else
-        (s->seen > s->prompt ? of_decoding : of_prompt)(ret, plan, part, &s->kv[kind]);
+        of_prompt(ret, plan, part, &s->kv[kind], brought, s->prefix / AQ_HEAD_BLOCK_SLOTS);
 }
 
 static uint64_t count_of(struct aq_runs r)

@@ -7,7 +7,10 @@
  * which is written back with all full runs once it is full.  Where each head has a rule
  * (kv_profile.h) all new rows do, since a run of growth counts as full once a head without a partly
  * filled head-block of the prompt has filled it.  With a residual (kv_residual.h) the runs of codes
- * are on disk, and there is no tail.  Pure. */
+ * are on disk, and there is no tail.
+ *
+ * Runs that sequences of a part share (policy/seats.h) are brought to the stage by the lowest of
+ * their seats in the pass, and written by the seat that computed them.  Pure. */
 #ifndef AQ_POLICY_TRAFFIC_H
 #define AQ_POLICY_TRAFFIC_H
 

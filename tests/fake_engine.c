@@ -77,6 +77,12 @@ const struct aq_engine_info *aq_engine_info(const struct aq_engine *e)
     return &e->info;
 }
 
+const struct aq_rule_stats *aq_engine_rules(const struct aq_engine *e, uint32_t *ret_heads)
+{
+    *ret_heads = 0;
+    return NULL;
+}
+
 int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_err *reterr)
 {
     assert(!e->loaded && w->total_max <= e->info.context + 1 && w->prompt_max >= 1);

@@ -191,13 +191,14 @@ static void add_slots(const struct eval *v, const struct aq_engine *e, json_t **
         read += held.read;
     }
     struct aq_engine_held last = aq_engine_held(e, prompt, fed, end - 1);
-    /* Where each head has a rule, what follows is the most that heads may hold. */
     json_t *nominal = aq_kv_policy_profiled(p) ? json_string("by head")
                       : aq_kv_policy_drops(p)  ? json_integer(l.slots)
                                                : json_string("all");
     aq_json_put(o, "kept_slots",
                 json_pack("{s:o, s:f, s:i}", "nominal", nominal, "mean", sum / (end - first), "max",
                           (int)last.slots_max));
+    /* Where each head has a rule, that is the most that heads may hold; what they held: */
+    aq_report_add_rules(o, e);
     if (p->read)
         aq_json_put(o, "read_slots",
                     json_pack("{s:i, s:f}", "nominal", (int)p->read, "mean", read / (end - first)));

@@ -64,6 +64,8 @@ static void job_close(struct aq_job *j)
     aq_input_close(j->input);
     aq_generator_close(&j->g);
     free(j->rows);
+    free(j->turn);
+    aq_alike_close(j->alike);
     aq_lengths_close(&j->lengths);
     aq_id_table_close(&j->ids);
     free(j->prompt_histogram);
@@ -249,6 +251,9 @@ static int dry_run(struct aq_job *j, struct aq_err *reterr)
         return aq_hooks_json(j->hooks, doc, reterr);
     }
     aq_job_preflight_lines(j, print, j);
+    char distinct[AQ_JOB_DISTINCT_TEXT_MAX];
+    if (aq_job_distinct_text(distinct, j))
+        print(j, distinct);
     if (j->planned)
         plan_lines(j, print, true);
     return 0;
@@ -423,8 +428,16 @@ static int phases(struct aq_job *j, struct aq_err *reterr)
     if (rc < 0)
         return rc;
     aq_job_workload(j);
+    if (j->alike_tokens)
+        aq_job_note(j, AQUIFER_INFO,
+                    "prompts begin alike in %" PRIu64 " of %" PRIu64 " tokens: such records run "
+                    "together, and what they begin with is computed once where they meet",
+                    j->alike_tokens, j->workload.prompt_sum);
     if (j->o->dry_run)
         return dry_run(j, reterr);
+    char distinct[AQ_JOB_DISTINCT_TEXT_MAX];
+    if (!j->text_output && aq_job_distinct_text(distinct, j))
+        aq_job_note(j, AQUIFER_INFO, "%s", distinct);
     return j->pending ? run(j, reterr) : nothing_to_do(j, reterr);
 }
 

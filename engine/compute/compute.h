@@ -16,11 +16,16 @@
 struct aq_compute {
     const struct aq_kernels *kernels;
     struct aq_exec *exec;
+    bool on_codes; /* products of quantised weights are those on codes */
 };
 
 static inline void aq_compute_product(const struct aq_compute *c, const struct aq_product *p)
 {
-    (p->x_dtype == AQ_F32 ? c->kernels->product_f32 : c->kernels->product_bf16)(c->exec, p);
+    aq_product_fn *product = c->on_codes && aq_dtype_is_quantised(p->w_dtype)
+                                 ? c->kernels->product_codes
+                             : p->x_dtype == AQ_F32 ? c->kernels->product_f32
+                                                    : c->kernels->product_bf16;
+    product(c->exec, p);
 }
 
 #endif

@@ -85,7 +85,10 @@ static void note_lossy(struct aq_engine *e)
         note(e, "weights: %s rounded to %s%s%s", from, weights,
              aq_dtype_is_quantised(f->weights) ? " in groups of 64" : "",
              f->weights == AQ_Q4 ? ", token table and head to int8" : "");
-    if (!holds(f->weights, f->compute))
+    if (f->compute == AQ_Q8)
+        note(e,
+             "compute: activations rounded to bf16, and in the products to int8 in groups of 64");
+    else if (!holds(f->weights, f->compute))
         note(e, "compute: %s weights and f32 activations rounded to %s in the products%s", weights,
              compute, table ? ", the token table's too" : "");
     else if (f->compute != AQ_F32)
@@ -172,7 +175,8 @@ static int take_classes(struct aq_engine *e, const struct aq_engine_opts *opts,
                         struct aq_err *reterr)
 {
     const struct aq_kv_policy *kv = &opts->kv;
-    if (!aq_kv_policy_profiled(kv) || kv->mass >= 1 || opts->classes.of)
+    bool all = kv->mass >= 1 && kv->budget.unit == AQ_KV_UNSET; /* no rule but to keep all */
+    if (!aq_kv_policy_profiled(kv) || all || opts->classes.of)
         return 0;
     int rc = aq_token_classes(&e->classes, opts->model_dir, &e->info, reterr);
     if (rc == 0)
@@ -250,6 +254,10 @@ void aq_engine_close(struct aq_engine *e)
         aq_mem_free(e->mem, AQ_HOST, "scratch", e->scratch, e->scratch_bytes);
     if (e->mem)
         aq_mem_free(e->mem, AQ_HOST, "scratch (host lane)", e->host_scratch, e->scratch_bytes);
+    if (e->mem)
+        aq_mem_free(e->mem, AQ_HOST, "codes", e->codes, e->inputs.codes_bytes);
+    if (e->mem)
+        aq_mem_free(e->mem, AQ_HOST, "codes (host lane)", e->host_codes, e->inputs.codes_bytes);
     aq_pool_close(e->pool);
     aq_pool_close(e->host_pool);
     aq_compute_cuda_close(e->compute_cuda);
@@ -381,6 +389,17 @@ void aq_engine_stop_when(struct aq_engine *e, bool (*stop)(void *user), void *us
     e->stop_user = user;
 }
 
+/* Memory for the codes of rows, where products are computed on codes. */
+static int take_codes(struct aq_engine *e, void **ret, const char *purpose, struct aq_exec *exec,
+                      struct aq_err *reterr)
+{
+    size_t bytes = e->inputs.codes_bytes;
+    int rc = bytes ? aq_mem_alloc(ret, e->mem, AQ_HOST, purpose, bytes, reterr) : 0;
+    if (rc == 0 && bytes)
+        aq_exec_lend_codes(exec, *ret, bytes);
+    return rc;
+}
+
 static int take_scratch(struct aq_engine *e, struct aq_err *reterr)
 {
     size_t each = e->inputs.scratch_bytes_per_thread, bytes = each * e->info.threads;
@@ -389,11 +408,15 @@ static int take_scratch(struct aq_engine *e, struct aq_err *reterr)
         return rc;
     e->scratch_bytes = bytes;
     rc = aq_exec_open(&e->exec, e->pool, e->scratch, each, reterr);
+    rc = rc < 0 ? rc : take_codes(e, &e->codes, "codes", e->exec, reterr);
     if (rc < 0 || !aq_program_host_computes(&e->block.program))
         return rc;
     rc = aq_mem_alloc(&e->host_scratch, e->mem, AQ_HOST, "scratch (host lane)", bytes, reterr);
     rc = rc < 0 ? rc : aq_pool_open(&e->host_pool, e->info.threads, reterr);
-    return rc < 0 ? rc : aq_exec_open(&e->host_exec, e->host_pool, e->host_scratch, each, reterr);
+    rc = rc < 0 ? rc : aq_exec_open(&e->host_exec, e->host_pool, e->host_scratch, each, reterr);
+    if (rc < 0 || !aq_program_host_products(&e->block.program))
+        return rc;
+    return take_codes(e, &e->host_codes, "codes (host lane)", e->host_exec, reterr);
 }
 
 int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
@@ -432,8 +455,9 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
     rc = rc < 0 ? rc : load_weights(e, reterr);
     if (rc == 0 && e->trace_path)
         rc = aq_trace_open(&e->trace, e->mem, &e->block.program, reterr);
-    e->compute = (struct aq_compute){&e->kernels, e->exec};
-    e->host_compute = (struct aq_compute){&e->kernels, e->host_exec};
+    bool on_codes = e->formats.compute == AQ_Q8;
+    e->compute = (struct aq_compute){&e->kernels, e->exec, on_codes};
+    e->host_compute = (struct aq_compute){&e->kernels, e->host_exec, on_codes};
     struct aq_attention_stats_opts stats = engine_stats_opts(e);
     if (rc == 0 && e->opts.attention_stats)
         rc = aq_attention_stats_open(&e->attention_stats, &stats, reterr);
@@ -446,7 +470,7 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
         .pool = e->pool,
         .block = &e->block,
         .refill = e->opts.refill,
-        .share_prefixes = e->opts.share_prefixes && !e->opts.attention_stats,
+        .share_prefixes = aq_planned_shares(&e->opts),
         .replay = e->opts.replay,
         .serial = e->opts.serial,
         .open_disk = aq_disks_start,
@@ -574,4 +598,10 @@ void aq_engine_stats(const struct aq_engine *e, struct aq_engine_stats *ret)
     double disk = e->measured.disk ? e->hw.disk_read_bytes_per_s : 0;
     ret->lane[AQ_LANE_DISK_READ].ceiling_bytes_per_s = disk;
     ret->lane[AQ_LANE_READ_WEIGHTS].ceiling_bytes_per_s = disk;
+}
+
+const struct aq_rule_stats *aq_engine_rules(const struct aq_engine *e, uint32_t *ret_heads)
+{
+    *ret_heads = e->model->steps.kv_heads;
+    return e->executor ? aq_executor_rules(e->executor) : NULL;
 }

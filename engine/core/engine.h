@@ -83,6 +83,9 @@ struct aq_workload {
                                        context and one, as the last token is never computed with */
     uint32_t new_max;               /* largest max_tokens of one sequence; 0 unknown */
     uint64_t prompt_sum, total_sum; /* over all sequences; 0 unknown */
+    /* Of prompt_sum: what prompts begin with as the one before them does, in steps of 32 tokens,
+     * which need not be computed again. */
+    uint64_t shared_sum;
     /* Of sequence i: length[i * length_count / sequences]; NULL: a block of the mean or longest one
      * is predicted.  Copied. */
     const struct aq_length *length;
@@ -177,6 +180,8 @@ json_t *aq_engine_attention_json(const struct aq_engine *e);
 bool aq_engine_emulated(const struct aq_engine *e);
 
 void aq_engine_stats(const struct aq_engine *e, struct aq_engine_stats *ret);
+/* What heads have held since load, [layers][*ret_heads]; NULL where they have no rules. */
+const struct aq_rule_stats *aq_engine_rules(const struct aq_engine *e, uint32_t *ret_heads);
 /* {tier: {"budget", "ledger", "measured"}}; measured host = peak resident set.  New reference. */
 json_t *aq_engine_memory_json(const struct aq_engine *e);
 

@@ -48,6 +48,8 @@ static int keep_lengths(struct aq_engine *e, const struct aq_workload *w, struct
     if (!e->length)
         return aq_error_memory(reterr, "plan");
     memcpy(e->length, w->length, bytes);
+    for (uint32_t i = 0; i < w->length_count && !aq_planned_shares(&e->opts); i++)
+        e->length[i].shared = 0;
     e->length_count = w->length_count;
     return 0;
 }

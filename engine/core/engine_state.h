@@ -62,6 +62,7 @@ struct aq_engine {
     struct aq_pool *host_pool;
     struct aq_exec *host_exec;
     void *host_scratch;
+    void *codes, *host_codes; /* of rows, where products are computed on codes */
     struct aq_compute compute, host_compute;
     struct aq_cuda cuda; /* all zero: none */
     struct aq_compute_cuda *compute_cuda;

@@ -19,10 +19,14 @@
 
 static int check_compute(int want, const struct aq_planned_products *p, struct aq_err *reterr)
 {
-    assert(want < 0 || aq_dtype_is_float((enum aq_dtype)want));
+    assert(want < 0 || want == AQ_Q8 || aq_dtype_is_float((enum aq_dtype)want));
+    if (p->gpu && want == AQ_Q8)
+        return aq_error(reterr, -EINVAL,
+                        "--compute int8: a GPU's products are computed in f16, bf16 or f32; leave "
+                        "it out there");
     if (!p->gpu && want == AQ_F16)
         return aq_error(
-            reterr, -EINVAL, "--compute f16: the cpu backend computes in f32 or bf16%s%s%s",
+            reterr, -EINVAL, "--compute f16: the cpu backend computes in f32, bf16 or int8%s%s%s",
             p->name ? ", and '" : "", p->name ? p->name : "", p->name ? "' has no device" : "");
     if (p->gpu && want == AQ_BF16 && p->sm && !p->bf16)
         return aq_error(reterr, -EINVAL,
@@ -132,10 +136,16 @@ static void count_process(struct aq_block_inputs *in, const struct aq_planned_re
         .choosing_q_per_kv = in->kv.read ? m->heads / m->kv_heads : 0,
     };
     in->scratch_bytes_per_thread = aq_kernels_scratch_bytes(&need);
+    in->codes_bytes = in->products == AQ_Q8 ? aq_kernels_codes_bytes(need.k_max) : 0;
     in->process_bytes = r->held  ? r->held + PROCESS_SLACK_BYTES
                         : r->gpu ? GPU_PROCESS_BYTES
                                  : PROCESS_BYTES;
     in->process_bytes += r->decoding;
+}
+
+bool aq_planned_shares(const struct aq_engine_opts *choices)
+{
+    return choices->share_prefixes && !choices->attention_stats;
 }
 
 void aq_planned_inputs(struct aq_block_inputs *ret, struct aq_forecast_work *ret_work,
@@ -145,7 +155,8 @@ void aq_planned_inputs(struct aq_block_inputs *ret, struct aq_forecast_work *ret
     const struct aq_workload *w = r->work;
     *ret = (struct aq_block_inputs){
         .steps = r->steps,
-        .compute = r->formats.compute,
+        .compute = aq_compute_rows(r->formats.compute),
+        .products = r->formats.compute,
         .weight_format = r->formats.weights,
         .kv_format = r->formats.kv,
         .table_format = r->table_format,
@@ -174,6 +185,7 @@ void aq_planned_inputs(struct aq_block_inputs *ret, struct aq_forecast_work *ret
         .sequences = w->sequences,
         .total_sum = w->total_sum,
         .prompt_sum = w->prompt_sum,
+        .shared_sum = aq_planned_shares(c) ? w->shared_sum : 0,
         .prompt_max = w->prompt_max,
         .total_max = w->total_max,
         .new_max = w->new_max,

@@ -62,6 +62,8 @@ struct aq_planned_request {
     uint64_t held;
     uint64_t decoding; /* and to decode a quantised checkpoint (aq_model_decoding_bytes) */
 };
+/* Do sequences share what they begin with alike?  Statistics are of whole prompts. */
+bool aq_planned_shares(const struct aq_engine_opts *choices);
 /* What the planner is asked, and the work as forecasts want it. */
 void aq_planned_inputs(struct aq_block_inputs *ret, struct aq_forecast_work *ret_work,
                        const struct aq_planned_request *r);

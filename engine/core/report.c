@@ -69,6 +69,69 @@ json_t *aq_report_lanes(const struct aq_engine_stats *s)
     return lanes;
 }
 
+static json_t *had_json(const struct aq_rule_stats *s)
+{
+    json_t *had = json_array();
+    for (int i = 0; i < AQ_KV_PROFILE_COUNT; i++)
+        aq_json_add(&had, json_integer((json_int_t)s->had[i]));
+    return had;
+}
+
+static void add_rules(struct aq_rule_stats *io, const struct aq_rule_stats *s)
+{
+    for (int i = 0; i < AQ_KV_PROFILE_COUNT; i++)
+        io->had[i] += s->had[i];
+    io->prompt_tokens += s->prompt_tokens;
+    io->prompt_slots += s->prompt_slots;
+    io->rows += s->rows;
+    io->row_slots += s->row_slots;
+    io->slots_max = s->slots_max > io->slots_max ? s->slots_max : io->slots_max;
+}
+
+static json_t *part_json(uint64_t part, uint64_t of)
+{
+    return of ? aq_json_real((double)part / (double)of) : json_null();
+}
+
+static json_t *rules_of_layer(const struct aq_rule_stats *head, uint32_t heads, uint32_t layer)
+{
+    struct aq_rule_stats sum = {0};
+    json_t *had = json_array();
+    for (uint32_t h = 0; h < heads; h++) {
+        add_rules(&sum, &head[h]);
+        aq_json_add(&had, had_json(&head[h]));
+    }
+    return json_pack("{s:i, s:o, s:o}", "layer", (int)layer, "kept_prompt",
+                     part_json(sum.prompt_slots, sum.prompt_tokens), "had", had);
+}
+
+void aq_report_add_rules(json_t **r, const struct aq_engine *e)
+{
+    uint32_t heads;
+    const struct aq_rule_stats *rules = aq_engine_rules(e, &heads);
+    struct aq_rule_stats all = {0};
+    json_t *names = json_array(), *by_layer = json_array();
+    for (uint32_t l = 0; rules && l < aq_engine_info(e)->layers; l++) {
+        const struct aq_rule_stats *head = &rules[(size_t)l * heads];
+        if (!head->prompt_tokens) /* a window of the model's own, or nothing has run */
+            continue;
+        aq_json_add(&by_layer, rules_of_layer(head, heads, l));
+        for (uint32_t h = 0; h < heads; h++)
+            add_rules(&all, &head[h]);
+    }
+    for (int i = 0; i < AQ_KV_PROFILE_COUNT; i++)
+        aq_json_add(&names, json_string(aq_kv_profile_name((enum aq_kv_profile)i)));
+    json_t *o =
+        json_pack("{s:o, s:o, s:o, s:{s:o, s:o}, s:o}", "names", names, "had", had_json(&all),
+                  "kept_prompt", part_json(all.prompt_slots, all.prompt_tokens), "kept_slots",
+                  "mean", part_json(all.row_slots, all.rows), "max",
+                  all.rows ? json_integer(all.slots_max) : json_null(), "by_layer", by_layer);
+    if (rules && all.prompt_tokens)
+        aq_json_put(r, "kv_rules", o);
+    else
+        json_decref(o);
+}
+
 static void subtract(struct aq_engine_stats *s, const struct aq_engine_stats *b)
 {
     s->passes -= b->passes;
@@ -134,6 +197,7 @@ json_t *aq_report_build(const struct aq_engine *e, const struct aq_report_times 
     aq_json_put(&r, "errors", json_integer((json_int_t)t->errors));
     aq_json_put(&r, "prompt_tokens", json_integer((json_int_t)t->prompt_tokens));
     aq_json_put(&r, "shared_tokens", json_integer((json_int_t)s.shared_tokens));
+    aq_json_put(&r, "prefill_tokens", json_integer((json_int_t)s.prefill_tokens));
     aq_json_put(&r, "generated_tokens", json_integer((json_int_t)s.generated_tokens));
     aq_json_put(&r, "passes", json_integer((json_int_t)s.passes));
     aq_json_put(&r, "load_s", aq_json_real(fmax(0, t->load_s - s.pack_s)));
@@ -150,6 +214,7 @@ json_t *aq_report_build(const struct aq_engine *e, const struct aq_report_times 
     aq_json_put(&r, "gen_tok_s", rate((double)s.generated_tokens, passes_s + idle_s));
     aq_json_put(&r, "total_tok_s",
                 rate((double)(t->prompt_tokens + s.generated_tokens), passes_s + idle_s));
+    aq_report_add_rules(&r, e);
     aq_json_put(&r, "lanes", aq_report_lanes(&s));
     aq_json_put(&r, "memory", aq_engine_memory_json(e));
     aq_json_put(&r, "predicted", aq_engine_predicted_json(e));

@@ -20,6 +20,12 @@ json_t *aq_report_build(const struct aq_engine *e, const struct aq_report_times 
 /* One more line of "lossy"; a report that finds no memory for it is NULL (base/json.h). */
 void aq_report_add_lossy(json_t **r, const char *line);
 
+/* Where heads have rules and a prompt has run, "kv_rules" of all since load: {"names": [...],
+ * "had": [how often heads had each], "kept_prompt": the part of its prompts that a head kept,
+ * "kept_slots": {"mean", "max"} that a row behind a prompt attended in a head, null before there is
+ * one, "by_layer": [{"layer", "kept_prompt", "had": [[...] of each head]}]}. */
+void aq_report_add_rules(json_t **r, const struct aq_engine *e);
+
 /* {lane: {"busy_s", "bytes", "gb_s", "ceiling_gb_s"}} of the lanes that did something.  New
  * reference. */
 json_t *aq_report_lanes(const struct aq_engine_stats *s);

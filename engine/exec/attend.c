@@ -295,6 +295,27 @@ static bool same_rule(const struct aq_seat_kv *a, const struct aq_seat_kv *b)
     return a->limits.sinks == b->limits.sinks && counts_of(a) == counts_of(b);
 }
 
+/* Whole blocks that a row and the one before it both begin with: prompts that begin alike have them
+ * in the same pages (kv_pages.c).  Nobody who attends them has to know why. */
+static uint32_t shared_of(const struct aq_attn_seq *s)
+{
+    const struct aq_attn_seq *before = s - 1;
+    if (s->head_table_step || before->head_table_step || s->coded || before->coded)
+        return 0;
+    uint32_t whole = (uint32_t)aq_min_u64(*s->len, *before->len) / AQ_HEAD_BLOCK_SLOTS, b = 0;
+    while (b < whole && s->block[b] == before->block[b])
+        b++;
+    return b;
+}
+
+static void find_shared(const struct attend *t)
+{
+    if (aq_kv_policy_drops(&t->policy) || is_residual(t))
+        return;
+    for (uint32_t i = 1; i < t->count; i++)
+        t->seq[i].shared = shared_of(&t->seq[i]);
+}
+
 /* One call for all sequences with the same rule. */
 static void attend_rows(struct attend *t)
 {
@@ -383,6 +404,7 @@ static void decode_single(struct attend *t)
         if (kv_of(t, i)->limits.profiled)
             t->seq[i].slots.victim = NULL; /* the heads' rules have others */
     }
+    find_shared(t);
     attend_rows(t);
     for (uint32_t i = 0; i < t->count; i++) {
         if (kv_of(t, i)->limits.profiled)
@@ -453,18 +475,48 @@ struct prompt {
     struct aq_attn_seq seq;
     struct aq_attn_seq home; /* home of the slots that stay, with their scores and positions */
     uint8_t *scratch;
+    uint32_t lends; /* sums of its first so many queries are kept for the next prompt; 0: none */
 };
+
+/* Sums of the queries of a prompt's beginning, of which the first ones are there already if they
+ * were copied, are kept for the prompt that begins as it does; *io and *seq are of the rest. */
+static void keep_begun(const struct attend *t, const struct prompt *p, struct aq_attn *io,
+                       struct aq_attn_seq *seq)
+{
+    const struct aq_kv_prefill_layout *layout = &t->x->prompt_layout;
+    float *begun = (float *)(p->scratch + layout->begun);
+    uint32_t known = seq->position, rows = p->lends > known ? p->lends - known : 0;
+    if (known)
+        io->begun = (struct aq_attn_begun){begun, layout->stride, known};
+    if (!rows)
+        return;
+    struct aq_attn a = *io;
+    struct aq_attn_seq first = *seq;
+    first.rows = rows;
+    first.len = &p->lends;
+    first.slots = (struct aq_attn_slots){.score = begun, .stride = layout->stride};
+    a.seqs = &first;
+    t->c->kernels->attn_stats(t->c->exec, &a);
+    seq->row += rows;
+    seq->rows -= rows;
+    seq->position += rows;
+    io->begun = (struct aq_attn_begun){begun, layout->stride, p->lends};
+}
 
 /* Column sums of the prompt's probabilities, into its slots' scores: to cut it by, or as scores to
  * go on from. */
 static void sum_columns(const struct attend *t, const struct prompt *p, bool cut)
 {
+    struct aq_attn_seq seq = p->seq;
     const struct aq_kv_policy *kv = &t->policy;
     struct aq_attn a = p->a;
     a.rule = rule_of(cut ? &kv->prompt : &kv->decode, p->s);
     a.pairs.rows = aq_kv_policy_prompt_rows(kv, &p->s->limits, *p->tokens);
     if (cut && aq_kv_policy_each(kv))
         a.rule.group = AQ_ATTN_EACH;
+    a.seqs = &seq;
+    if (aq_kv_policy_sums_all(kv, &p->s->limits, *p->tokens))
+        keep_begun(t, p, &a, &seq);
     t->c->kernels->attn_stats(t->c->exec, &a);
 }
 
@@ -479,7 +531,7 @@ static void sum_near(const struct attend *t, const struct prompt *p)
 
 /* What the keys of a prompt that is cut are worth, into its slots' scores: made of column sums that
  * lie beside them, of the keys alone, or column sums as they are. */
-static void rank_keys(const struct attend *t, struct prompt *p)
+static void rank_keys(const struct attend *t, struct prompt *p, uint32_t seat)
 {
     const struct aq_kv_prefill_layout *layout = &t->x->prompt_layout;
     const struct aq_kv_score *by = &t->policy.prompt;
@@ -488,13 +540,19 @@ static void rank_keys(const struct attend *t, struct prompt *p)
     uint32_t unranked = p->s->whole ? 0 : p->s->limits.recent_prompt;
     float *value = (float *)(p->scratch + layout->value);
     p->seq.slots = (struct aq_attn_slots){.score = value, .stride = layout->stride};
+    if (by->source == AQ_KV_SOURCE_EXPECTED) {
+        exec_expect(t->x, t->c, seat, &p->a, p->s->limits.sinks);
+        return;
+    }
     if (by->source != AQ_KV_SOURCE_COLUMNS) {
+        /* Of keys that are copied the lengths are there, too. */
+        uint32_t copied = t->x->seats.seat[seat].copied;
         t->c->kernels->kv_key_value(
             t->c->exec, &(struct aq_kv_key_value){.k = p->a.k_new,
                                                   .k_stride = p->a.new_stride,
-                                                  .value = value,
+                                                  .value = value + copied,
                                                   .stride = layout->stride,
-                                                  .len = *p->tokens,
+                                                  .len = *p->tokens - copied,
                                                   .kv_heads = p->a.kv_heads,
                                                   .head_dim = p->a.head_dim,
                                                   .diff = by->source == AQ_KV_SOURCE_KEY_DIFF});
@@ -618,6 +676,37 @@ static bool is_last(const struct attend *t)
     return layer == t->layer;
 }
 
+/* Copies the first keys of a prompt that drops some, where its table leads, from a prompt that was
+ * attended before it in this op: from that one's home, or from the scratch, in which they may lie
+ * already. */
+static void copy_prefix(const struct attend *t, uint32_t i, const struct aq_attn_seq *to)
+{
+    struct aq_executor *x = t->x;
+    const struct aq_seat *s = seat_of(t, i), *from = &x->seats.seat[s->from];
+    bool cut = from->prompt > from->kv[t->kind].limits.keep_prompt;
+    if (!s->copied || (cut && to->block == x->prompt_block))
+        return;
+    struct aq_kv_side side = {.block_count = blocks_of(s->copied), .head_offset = to->head_offset};
+    struct aq_kv_move move = {.from = side, .to = side, .count = &s->copied};
+    move.from.block = cut ? x->prompt_block : exec_kv_blocks(x, t->op, s->from);
+    move.to.block = to->block;
+    move.to.slots = to->slots;
+    run_moves(t, &move, 1);
+}
+
+/* Of how many of a prompt's first queries the next one needs the sums. */
+static uint32_t lent_sums(const struct attend *t, uint32_t i)
+{
+    for (uint32_t next = i + 1; next < t->count; next++) {
+        const struct aq_seat *s = seat_of(t, next);
+        const struct aq_seat_kv *kv = kv_of(t, next);
+        if (s->copied && s->from == t->seat[i] && kv->drops &&
+            aq_kv_policy_sums_all(&t->policy, &kv->limits, s->prompt))
+            return s->copied;
+    }
+    return 0;
+}
+
 /* In scratch, unless a prompt stays whole, for now at least, that has no residual. */
 static void attend_alone(const struct attend *t, uint32_t i)
 {
@@ -631,8 +720,10 @@ static void attend_alone(const struct attend *t, uint32_t i)
     p.seq.recent = s->limits.recent_decode;
     p.seq.slots = exec_kv_slots(x, t->op, t->seat[i]);
     p.seq.row = 0;
+    p.seq.position = seat_of(t, i)->copied;
     if (s->limits.bulk || s->limits.profiled)
         p.seq.slots.victim = NULL;
+    p.lends = lent_sums(t, i);
     p.home = p.seq; /* of s->held slots */
     p.scratch = exec_slot(x, AQ_SLOT_KV_PREFILL, 0);
     p.seq.len = tokens;
@@ -648,10 +739,11 @@ static void attend_alone(const struct attend *t, uint32_t i)
         p.seq.block = x->prompt_block;
     if (cut || s->whole)
         p.seq.slots = (struct aq_attn_slots){0};
+    copy_prefix(t, i, &p.seq);
     t->c->kernels->kv_append(t->c->exec, &p.a);
     t->c->kernels->attn_prefill(t->c->exec, &p.a);
     if (s->whole || (cut && kv->prompt.source != AQ_KV_SOURCE_POSITION))
-        rank_keys(t, &p);
+        rank_keys(t, &p, t->seat[i]);
     else if (sums)
         sum_columns(t, &p, false);
     if (cut)
@@ -672,6 +764,22 @@ static void attend_alone(const struct attend *t, uint32_t i)
     report_slots(t, i, &p.home);
 }
 
+/* Copies what a prompt begins with beyond whole pages from a lower seat, whose rows have been
+ * stored: whole runs, and the prompt's own rows in them once more. */
+static void copy_tail(const struct attend *t, uint32_t i)
+{
+    const struct aq_seat *s = seat_of(t, i);
+    uint32_t first = aq_seat_shared_slots(t->x->plan, s) / AQ_HEAD_BLOCK_SLOTS;
+    uint32_t end = (uint32_t)aq_div_up(s->prefix, AQ_HEAD_BLOCK_SLOTS);
+    if (s->takes || first >= end)
+        return;
+    struct aq_attn a = t->a;
+    a.seqs = t->seq + i;
+    a.seq_count = 1;
+    aq_kv_copy(t->x->kv, t->seat[i], s->from, t->layer, first, end);
+    t->c->kernels->kv_append(t->c->exec, &a);
+}
+
 /* Attends the prompts: all that keep every key in one call, and the others one by one, because
  * there is scratch for one. */
 static void prompts(struct attend *t)
@@ -682,12 +790,16 @@ static void prompts(struct attend *t)
             attend_alone(t, i);
             continue;
         }
-        while (end < t->count && !kv_of(t, end)->drops)
+        /* What one copies must be there before it is attended. */
+        while (end < t->count && !kv_of(t, end)->drops && !seat_of(t, end)->copied)
             end++;
+        copy_prefix(t, i, &t->seq[i]);
         struct aq_attn a = t->a;
         a.seqs = t->seq + i;
         a.seq_count = end - i;
         t->c->kernels->kv_append(t->c->exec, &a);
+        for (uint32_t n = i; n < end; n++)
+            copy_tail(t, n);
         t->c->kernels->attn_prefill(t->c->exec, &a);
         for (uint32_t n = i; n < end; n++)
             report_slots(t, n, &t->seq[n]);

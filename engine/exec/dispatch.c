@@ -46,7 +46,7 @@ void exec_compute(struct aq_executor *x, const struct aq_op *op)
     }
     if (x->opts.attention_stats && op->kind == AQ_OP_ATTN_PREFILL)
         watch_prompts(x, op);
-    struct aq_prim_list prims = aq_op_prims((enum aq_op_kind)op->kind, step);
+    struct aq_prim_list room, prims = *aq_op_prims(&room, (enum aq_op_kind)op->kind, step);
     struct aq_host_product h;
     if (aq_host_product_find(&h, x->stream, x->steps, x->plan, (enum aq_op_kind)op->kind, op->step))
         prims.count = aq_host_product_end(&h); /* MERGE runs the primitives behind the product */

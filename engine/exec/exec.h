@@ -139,6 +139,7 @@ struct aq_executor {
     size_t transfer_bytes; /* bytes of a seat in a device's KV stage, beside its runs */
     struct exec_list waiting, finished;
     struct aq_engine_stats stats;
+    struct aq_rule_stats *rules; /* [layers][kv_heads] of policies whose heads have rules */
 
     /* Issue. */
     struct exec_lane lane[AQ_LANE_COUNT];
@@ -164,7 +165,8 @@ struct aq_executor {
     struct aq_move_sizes sizes;
     void *moves; /* all lists, then stage_block */
     size_t moves_bytes;
-    uint8_t **stage_block; /* [stage][stage_seats][runs]: addresses in the device's KV stages */
+    uint8_t **stage_block; /* [stage][stage_seats][runs]: addresses in the device's KV stages, made
+                              by each op that attends */
     uint32_t weights_in_flight_max;
 
     /* Memory: a buffer for each class of slots. */
@@ -232,6 +234,16 @@ uint32_t exec_position_first(const struct aq_executor *x, const struct aq_sequen
 struct aq_attn_turn exec_rotary_back(const struct aq_executor *x, const struct aq_sequence *s,
                                      uint32_t positions, uint32_t slots);
 
+/* What turns from `first` on are on average for `count` positions: cosines, then sines. */
+void exec_rotary_mean(const struct aq_executor *x, const struct aq_sequence *s, uint32_t first,
+                      uint32_t count, float *ret);
+
+/* ---- expect.c ---- */
+/* What the keys of a seat's prompt are worth to queries to come: into a->seqs[0].slots.score, in
+ * the scratch of prompts. */
+void exec_expect(struct aq_executor *x, const struct aq_compute *c, uint32_t seat,
+                 const struct aq_attn *a, uint32_t skip);
+
 /* ---- attend.c ---- */
 /* Stores the new keys and values of a part's sequences, runs attention for their queries, and
  * updates scores, positions and victims of their slots. */
@@ -260,6 +272,8 @@ void exec_cross_cut(struct aq_executor *x, const struct aq_compute *c, uint32_t 
                     uint32_t kind);
 
 /* ---- profile.c ---- */
+/* Takes what rules are counted in, if heads have any; free() releases it. */
+int exec_profile_open(struct aq_executor *x, struct aq_err *reterr);
 /* Of a prompt whose heads find rules: takes the sums that lie in scratch, and says which rule each
  * head of a layer has, what it keeps, and how much that is. */
 void exec_profile_prompt(struct aq_executor *x, uint32_t seat, uint32_t layer);
@@ -323,7 +337,6 @@ void exec_kv_ragged_table(struct aq_executor *x, const struct aq_op *op, uint32_
 struct aq_attn_slots exec_kv_slots(struct aq_executor *x, const struct aq_op *op, uint32_t seat);
 /* The delta of a seat on disk, which the attention op applies and adds to. */
 struct aq_kv_delta exec_kv_delta(struct aq_executor *x, const struct aq_op *op, uint32_t seat);
-void exec_stages_open(struct aq_executor *x);
 /* Lists the transfers, or the pieces, of a move of KV. */
 void exec_list_kv(struct aq_executor *x, uint32_t op_index);
 void exec_link_kv(struct aq_executor *x, const struct aq_op *op, struct exec_pieces *l);

@@ -152,7 +152,7 @@ static void find_scratch(struct aq_executor *x)
     const struct aq_block_shape *s = &x->plan->shape;
     uint32_t runs = (uint32_t)aq_div_up(s->prompt_max, AQ_HEAD_BLOCK_SLOTS);
     uint64_t run_bytes = s->plain_run_bytes ? s->plain_run_bytes : s->run_bytes;
-    aq_kv_layout_prefill(&x->prompt_layout, x->plan, x->steps->heads, x->steps->kv_heads);
+    aq_kv_layout_prefill(&x->prompt_layout, x->plan, x->steps);
     x->transfer_bytes = aq_kv_layout_transfer(x->plan, x->steps->kv_heads);
     for (uint32_t i = 0; i < runs && x->prompt_layout.bytes; i++)
         x->prompt_block[i] = exec_slot(x, AQ_SLOT_KV_PREFILL, 0) + i * run_bytes;
@@ -327,6 +327,7 @@ int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *op
         .plan = x->plan,
         .kv_heads = x->steps->kv_heads,
     };
+    rc = rc < 0 ? rc : exec_profile_open(x, reterr);
     rc = rc < 0 ? rc : take_buffers(x, reterr);
     rc = rc < 0 ? rc : find_runs(x, reterr);
     rc = rc < 0 ? rc : exec_rotary_open(x, reterr);
@@ -413,6 +414,7 @@ void aq_executor_close(struct aq_executor *x)
     free(x->job);
     free(x->issued);
     free(x->ticket);
+    free(x->rules);
     exec_bundle_close(x);
     free(x);
 }

@@ -36,7 +36,7 @@ struct aq_executor_opts {
     /* 1 + the CPU that the lane's thread stays on, its pool being bound (aq_pool_bind); 0: any. */
     uint32_t compute_cpu, host_compute_cpu;
     bool refill, serial;
-    bool share_prefixes; /* prompts that begin alike are computed once, where pages allow it */
+    bool share_prefixes; /* prompts that begin alike are computed once (policy/seats.h) */
     bool replay;         /* ops that compute do nothing; every chosen token is 0 */
     /* Opens the disk over the engine's files, with the executor's completions; NULL without moves
      * to and from disk. */
@@ -75,6 +75,8 @@ void aq_executor_submit(struct aq_executor *x, struct aq_sequence *s);
 int aq_executor_pass(struct aq_executor *x, bool *ret_worked, struct aq_err *reterr);
 struct aq_sequence *aq_executor_finished(struct aq_executor *x);
 struct aq_engine_stats aq_executor_stats(const struct aq_executor *x);
+/* Between passes: [layers][kv_heads] of a policy whose heads have rules; else NULL. */
+const struct aq_rule_stats *aq_executor_rules(const struct aq_executor *x);
 
 /* Bytes that open takes as "rows and seats", the bookkeeping per row and seat: at most as many as
  * aq_block_rows_bytes() puts on the ledger. */

@@ -24,7 +24,7 @@ static struct share share_of(struct aq_executor *x, const struct aq_op *op)
     struct share s = {
         .x = x,
         .op = op,
-        .list = aq_op_prims(of, &x->steps->step[op->step]),
+        .list = x->steps->step[op->step].half[aq_op_half(of)],
         .rows = x->batch[op->micro_batch].row_count,
     };
     bool there = aq_host_product_find(&s.h, x->stream, x->steps, x->plan, of, op->step);

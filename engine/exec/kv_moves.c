@@ -16,15 +16,6 @@ static uint32_t layer_of(const struct aq_executor *x, const struct aq_op *op)
     return x->steps->step[op->step].layer;
 }
 
-/* Fills the addresses of every run in every stage of the device, which never change. */
-void exec_stages_open(struct aq_executor *x)
-{
-    uint32_t each = x->sizes.stage_seats * runs_max(x);
-    for (uint64_t i = 0; i < x->sizes.blocks; i++)
-        x->stage_block[i] = exec_slot(x, AQ_SLOT_KV_DEVICE, (uint32_t)(i / each)) +
-                            i % each * aq_kv_run_stride(x->kv);
-}
-
 /* The moves of a seat's KV of the op's layer in this pass. */
 static struct aq_kv_traffic traffic_of(const struct aq_executor *x, const struct aq_op *op,
                                        uint32_t seat)
@@ -59,6 +50,20 @@ static uint8_t *home_run(const struct aq_executor *x, const struct aq_op *op, ui
                        : aq_kv_tail(x->kv, seat, layer, run);
 }
 
+/* Puts the first runs of a seat, which lie in a stage in the places of lower seats, into its table.
+ * What one of those has of another is less than what is shared with it. */
+static void put_brought(const struct aq_executor *x, const struct aq_op *op, uint32_t seat,
+                        uint8_t **table)
+{
+    const struct aq_seat *of = x->seats.seat;
+    uint32_t from = seat;
+    for (uint32_t run = of[seat].brought / AQ_HEAD_BLOCK_SLOTS; run-- > 0;) {
+        while (run * AQ_HEAD_BLOCK_SLOTS < of[from].brought)
+            from = of[from].via;
+        table[run] = stage_run(x, AQ_SLOT_KV_DEVICE, op->stage, op->part, from, run);
+    }
+}
+
 uint8_t *const *exec_kv_blocks(struct aq_executor *x, const struct aq_op *op, uint32_t seat)
 {
     uint32_t layer = layer_of(x, op);
@@ -67,15 +72,23 @@ uint8_t *const *exec_kv_blocks(struct aq_executor *x, const struct aq_op *op, ui
     bool disk = part->tier == AQ_DISK;
     if (on_host ? !disk : !part->staged)
         return aq_kv_blocks(x->kv, seat, layer);
-    if (!on_host && x->plan->separate)
-        return x->stage_block +
-               ((size_t)op->stage * x->sizes.stage_seats + place_in(x, op->part, seat)) *
-                   runs_max(x);
     uint8_t *stage =
         stage_run(x, on_host ? AQ_SLOT_KV_HOST : AQ_SLOT_KV_DEVICE, op->stage, op->part, seat, 0);
-    /* The full runs of a prompt, and those of codes, are made in the stage; a decoded key joins the
-     * tail or the residual. */
-    return aq_kv_place(x->kv, seat, layer, stage, traffic_of(x, op, seat).left);
+    uint8_t **table;
+    if (!on_host && x->plan->separate) {
+        table =
+            x->stage_block +
+            ((size_t)op->stage * x->sizes.stage_seats + place_in(x, op->part, seat)) * runs_max(x);
+        for (uint32_t run = 0; run < runs_max(x); run++) /* the last seat here had others' */
+            table[run] = stage + run * aq_kv_run_stride(x->kv);
+    } else {
+        /* The full runs of a prompt, and those of codes, are made in the stage; a decoded key joins
+         * the tail or the residual. */
+        table = aq_kv_place(x->kv, seat, layer, stage, traffic_of(x, op, seat).left);
+    }
+    if (!on_host)
+        put_brought(x, op, seat, table);
+    return table;
 }
 
 uint8_t *exec_kv_tail_apart(struct aq_executor *x, const struct aq_op *op, uint32_t seat)
@@ -150,21 +163,34 @@ static uint8_t *disk_stage(const struct aq_executor *x, const struct aq_op *op, 
                      link ? op->workspace : op->stage, op->part, seat, 0);
 }
 
+/* Lists runs of a seat: each range that lies in one piece on disk. */
+static void add_ranges(struct aq_executor *x, uint32_t op_index, uint32_t seat, struct aq_runs runs)
+{
+    const struct aq_op *op = &x->program->op[op_index];
+    uint32_t layer = layer_of(x, op);
+    uint64_t stride = aq_kv_run_stride(x->kv);
+    for (uint32_t first = runs.first, end; first < runs.end; first = end) {
+        uint64_t at = aq_kv_disk_offset(x->kv, seat, layer, first), bytes = stride;
+        for (end = first + 1; end < runs.end; end++, bytes += stride) {
+            if (aq_kv_disk_offset(x->kv, seat, layer, end) != at + bytes)
+                break;
+        }
+        exec_add_transfer(x, op_index, x->opts.scratch_set, at, bytes,
+                          disk_stage(x, op, seat) + first * stride);
+    }
+}
+
 /* Lists the transfers of a seat: full runs of a stage; for decoded keys the tail, once it is
  * full. */
 static void list_seat(struct aq_executor *x, uint32_t op_index, uint32_t seat)
 {
     const struct aq_op *op = &x->program->op[op_index];
     uint32_t layer = layer_of(x, op);
-    uint64_t stride = aq_kv_run_stride(x->kv), at = aq_kv_disk_offset(x->kv, seat, layer);
     struct aq_kv_traffic t = traffic_of(x, op, seat);
-    struct aq_runs runs = op->kind == AQ_OP_READ ? t.read : t.write;
-    if (runs.end > runs.first)
-        exec_add_transfer(x, op_index, x->opts.scratch_set, at + runs.first * stride,
-                          (runs.end - runs.first) * stride,
-                          disk_stage(x, op, seat) + runs.first * stride);
+    add_ranges(x, op_index, seat, op->kind == AQ_OP_READ ? t.read : t.write);
     if (op->kind == AQ_OP_WRITE && t.write_tail)
-        exec_add_transfer(x, op_index, x->opts.scratch_set, at + t.left * stride, stride,
+        exec_add_transfer(x, op_index, x->opts.scratch_set,
+                          aq_kv_disk_offset(x->kv, seat, layer, t.left), aq_kv_run_stride(x->kv),
                           aq_kv_tail(x->kv, seat, layer, t.left));
 }
 

@@ -23,8 +23,9 @@ struct aq_kv {
     struct aq_kv_table_layout table;
     uint8_t *tables;
     size_t tables_bytes;
-    uint8_t **block; /* [seats][table.runs], layer after layer */
-    uint8_t *tails;  /* [disk seats][layers][tail_runs][run_stride] */
+    uint8_t **block;      /* [seats][table.runs], layer after layer */
+    uint32_t *home, *own; /* [disk seats][table.home_runs] regions, as struct aq_kv_table_layout */
+    uint8_t *tails;       /* [disk seats][layers][tail_runs][run_stride] */
     uint32_t tail_runs;
     size_t tails_bytes;
     uint8_t *deltas; /* [disk seats][beside.dropping][delta.bytes] */
@@ -156,6 +157,28 @@ static int take_slots(struct aq_kv *kv, struct aq_err *reterr)
     return rc;
 }
 
+/* Of a seat by its number among those on disk. */
+static uint32_t *home_of(const struct aq_kv *kv, uint32_t on_disk)
+{
+    return kv->home + (size_t)on_disk * kv->table.home_runs;
+}
+
+static uint32_t *own_of(const struct aq_kv *kv, uint32_t on_disk)
+{
+    return kv->own + (size_t)on_disk * kv->table.home_runs;
+}
+
+/* Each seat on disk begins with a region of its own. */
+static void place_regions(struct aq_kv *kv)
+{
+    kv->home = (uint32_t *)(kv->tables + kv->table.home);
+    kv->own = (uint32_t *)(kv->tables + kv->table.own);
+    for (uint32_t s = 0; s < kv->disk_seats; s++) {
+        for (uint32_t run = 0; run < kv->table.home_runs; run++)
+            home_of(kv, s)[run] = own_of(kv, s)[run] = s;
+    }
+}
+
 static int take_pools(struct aq_kv *kv, struct aq_err *reterr)
 {
     const struct aq_block_shape *s = &kv->opts.plan->shape;
@@ -180,6 +203,7 @@ static int take_pools(struct aq_kv *kv, struct aq_err *reterr)
     if (kv->table.len)
         memset(kv->tables + kv->table.len, 0, kv->table.free - kv->table.len);
     kv->block = (uint8_t **)kv->tables;
+    place_regions(kv);
     uint32_t *list = (uint32_t *)(kv->tables + kv->table.free);
     uint32_t *users = (uint32_t *)(kv->tables + kv->table.users);
     for (int t = AQ_DEVICE; t <= AQ_HOST; t++) {
@@ -330,13 +354,48 @@ static void give_page(struct aq_kv *kv, uint32_t seat, const uint8_t *page)
         pool->free_page[pool->free_count++] = number;
 }
 
+/* Another seat than `seat` whose run is in the region that `seat` owns; NULL: there is none.  Seats
+ * share within a micro-batch. */
+static const struct place *heir_of(const struct aq_kv *kv, uint32_t seat, uint32_t run)
+{
+    uint32_t each = kv->opts.plan->shape.micro_batch, first = seat / each * each;
+    uint32_t region = own_of(kv, kv->place[seat].on_disk)[run];
+    for (uint32_t s = first; s < first + each; s++) {
+        const struct place *p = &kv->place[s];
+        if (s != seat && p->tier == AQ_DISK && home_of(kv, p->on_disk)[run] == region)
+            return p;
+    }
+    return NULL;
+}
+
+/* Gives the seat's places on disk back.  A region whose run others still have goes to one of them,
+ * who gives the one for it that it owns and does not use. */
+static void leave_disk(struct aq_kv *kv, uint32_t seat)
+{
+    uint32_t *home = home_of(kv, kv->place[seat].on_disk);
+    uint32_t *own = own_of(kv, kv->place[seat].on_disk);
+    for (uint32_t run = 0; run < kv->table.home_runs; run++) {
+        const struct place *heir = home[run] == own[run] ? heir_of(kv, seat, run) : NULL;
+        if (heir) {
+            uint32_t *spare = &own_of(kv, heir->on_disk)[run], region = *spare;
+            *spare = own[run];
+            own[run] = region;
+        } else if (home[run] == own[run]) {
+            break; /* no one has later runs of what no one has to here */
+        }
+        home[run] = own[run];
+    }
+}
+
 void aq_kv_share(struct aq_kv *kv, uint32_t seat, uint32_t from, uint32_t runs)
 {
     const struct aq_kv_kinds *kinds = kinds_of(kv);
+    bool disk = kv->place[seat].tier == AQ_DISK;
     struct pool *pool = &kv->pool[kv->place[seat].tier];
-    assert(kv->place[seat].tier == kv->place[from].tier && kv->place[seat].tier != AQ_DISK);
-    assert(runs % kv->page_runs == 0);
-    for (uint32_t layer = 0; layer < kinds->layers; layer++) {
+    assert(kv->place[seat].tier == kv->place[from].tier && runs % kv->page_runs == 0);
+    for (uint32_t run = 0; run < runs && disk; run++)
+        home_of(kv, kv->place[seat].on_disk)[run] = home_of(kv, kv->place[from].on_disk)[run];
+    for (uint32_t layer = 0; layer < kinds->layers && !disk; layer++) {
         uint8_t **to = table_of(kv, seat, layer), **table = table_of(kv, from, layer);
         assert(runs <= runs_at(kv, from, layer) && runs_at(kv, seat, layer) == 0);
         for (uint32_t run = 0; run < runs; run++) {
@@ -346,6 +405,39 @@ void aq_kv_share(struct aq_kv *kv, uint32_t seat, uint32_t from, uint32_t runs)
     }
     for (uint32_t k = 0; k < kinds->count; k++)
         *runs_of(kv, seat, k) = runs;
+}
+
+void aq_kv_take(struct aq_kv *kv, uint32_t seat, uint32_t from, uint32_t runs)
+{
+    const struct aq_kv_kinds *kinds = kinds_of(kv);
+    runs = (uint32_t)aq_align_up(runs, kv->page_runs);
+    assert(kv->place[seat].tier == kv->place[from].tier && kv->place[seat].tier != AQ_DISK);
+    for (uint32_t layer = 0; layer < kinds->layers; layer++) {
+        uint8_t **to = table_of(kv, seat, layer), **table = table_of(kv, from, layer);
+        uint32_t have = runs_at(kv, from, layer);
+        assert(seat == from || runs_at(kv, seat, layer) == 0);
+        for (uint32_t run = runs; run < have; run += kv->page_runs)
+            give_page(kv, from, table[run]);
+        for (uint32_t run = 0; run < runs && run < have; run++)
+            to[run] = table[run];
+    }
+    for (uint32_t k = 0; k < kinds->count; k++) {
+        uint32_t have = *runs_of(kv, from, k);
+        *runs_of(kv, from, k) = 0;
+        *runs_of(kv, seat, k) = runs < have ? runs : have;
+    }
+}
+
+void aq_kv_copy(struct aq_kv *kv, uint32_t seat, uint32_t from, uint32_t layer, uint32_t first,
+                uint32_t end)
+{
+    uint8_t *const *to = table_of(kv, seat, layer), *const *table = table_of(kv, from, layer);
+    assert(kv->place[seat].tier != AQ_DISK && !kv->opts.plan->separate);
+    assert(end <= runs_at(kv, from, layer) && end <= runs_at(kv, seat, layer));
+    for (uint32_t run = first; run < end; run++) {
+        assert(to[run] != table[run]);
+        memcpy(to[run], table[run], kv->run_bytes);
+    }
 }
 
 uint64_t aq_kv_shrink(struct aq_kv *kv, uint32_t seat, uint32_t kind, uint32_t runs)
@@ -379,6 +471,8 @@ void aq_kv_release(struct aq_kv *kv, uint32_t seat)
         if (packed)
             *packed = 0;
     }
+    if (kv->place[seat].tier == AQ_DISK)
+        leave_disk(kv, seat);
     for (uint32_t k = 0; k < kinds->count; k++)
         *runs_of(kv, seat, k) = 0;
 }
@@ -389,8 +483,8 @@ uint8_t *const *aq_kv_blocks(const struct aq_kv *kv, uint32_t seat, uint32_t lay
     return table_of(kv, seat, layer);
 }
 
-uint8_t *const *aq_kv_place(struct aq_kv *kv, uint32_t seat, uint32_t layer, uint8_t *stage,
-                            uint32_t whole)
+uint8_t **aq_kv_place(struct aq_kv *kv, uint32_t seat, uint32_t layer, uint8_t *stage,
+                      uint32_t whole)
 {
     uint8_t **table = table_of(kv, seat, layer);
     for (uint32_t run = 0; run < whole; run++)
@@ -651,9 +745,10 @@ size_t aq_kv_run_stride(const struct aq_kv *kv)
     return kv->run_stride;
 }
 
-uint64_t aq_kv_disk_offset(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
+uint64_t aq_kv_disk_offset(const struct aq_kv *kv, uint32_t seat, uint32_t layer, uint32_t run)
 {
-    return (kv->place[seat].on_disk * kv->table.runs + kv->layer[layer].first_run) * kv->run_stride;
+    uint32_t region = home_of(kv, kv->place[seat].on_disk)[run];
+    return (region * kv->table.runs + kv->layer[layer].first_run + run) * kv->run_stride;
 }
 
 uint64_t aq_kv_disk_bytes(const struct aq_kv *kv)

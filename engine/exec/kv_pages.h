@@ -4,7 +4,9 @@
  * KV heads of one layer; all layers of a kind (policy/kv_kinds.h) grow together.  A seat whose KV
  * lives on disk has no pages: its full runs lie in a region of the scratch file and pass through a
  * staging slot; its last, partly filled run (the tail) stays in host memory, and so do up to 32
- * rows that belong into full runs (the delta).  Heads that hold different numbers of slots have
+ * rows that belong into full runs (the delta).  The seats of a part have
+ * as many regions on disk as they are; where they share a prefix each of its runs is in one of
+ * these, whose owner is one of them.  Heads that hold different numbers of slots have
  * packed runs and runs for growth (policy/kv_policy.h), of which the last two are tails; where no
  * slot is added, there is no tail.  Where heads of all layers share (policy/kv_cross.h), layers of
  * a kind come to hold different numbers of packed runs, in memory alone.
@@ -58,8 +60,16 @@ void aq_kv_close(struct aq_kv *kv);
  * that the pool has them. */
 void aq_kv_grow(struct aq_kv *kv, uint32_t seat, uint32_t kind, uint32_t runs);
 /* Lets a seat that has no pages begin with those of seat `from`, which has them: its first `runs`
- * runs in all layers, whole pages.  They are free once both have given them back. */
+ * runs in all layers, whole pages, or the places that they have on disk.  They are free once both
+ * have given them back. */
 void aq_kv_share(struct aq_kv *kv, uint32_t seat, uint32_t from, uint32_t runs);
+/* A seat that has no pages, or seat `from` itself, has from now on the first `runs` runs of `from`
+ * in all layers, which no other seat has, in whole pages; `from` gives the rest back. */
+void aq_kv_take(struct aq_kv *kv, uint32_t seat, uint32_t from, uint32_t runs);
+/* Copies runs [first, end) of a layer from seat `from`, K and V of all heads, into pages that the
+ * seat has for them.  Of pools in memory that the host may read and write. */
+void aq_kv_copy(struct aq_kv *kv, uint32_t seat, uint32_t from, uint32_t layer, uint32_t first,
+                uint32_t end);
 /* Gives the seat's pages back. */
 void aq_kv_release(struct aq_kv *kv, uint32_t seat);
 
@@ -67,9 +77,10 @@ void aq_kv_release(struct aq_kv *kv, uint32_t seat);
  * head h lies h * aq_kv_head_offset bytes further, or h * aq_kv_plain_offset in the residual. */
 uint8_t *const *aq_kv_blocks(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
 /* The same for a seat whose KV passes through a stage: `whole` runs from `stage` on, each
- * aq_kv_run_stride bytes, and the runs behind them in the seat's tails. */
-uint8_t *const *aq_kv_place(struct aq_kv *kv, uint32_t seat, uint32_t layer, uint8_t *stage,
-                            uint32_t whole);
+ * aq_kv_run_stride bytes, and the runs behind them in the seat's tails.  The caller may put runs
+ * elsewhere, until the next call. */
+uint8_t **aq_kv_place(struct aq_kv *kv, uint32_t seat, uint32_t layer, uint8_t *stage,
+                      uint32_t whole);
 /* A run that is not full yet, of a seat whose KV lives on disk. */
 uint8_t *aq_kv_tail(const struct aq_kv *kv, uint32_t seat, uint32_t layer, uint32_t run);
 
@@ -169,8 +180,8 @@ size_t aq_kv_delta_bytes(const struct aq_kv *kv);
 size_t aq_kv_head_offset(const struct aq_kv *kv);
 /* Bytes from one run to the next in a stage and on disk: a multiple of 4096. */
 size_t aq_kv_run_stride(const struct aq_kv *kv);
-/* Offset of the runs of a (seat, layer) in the scratch file; bytes of all KV there. */
-uint64_t aq_kv_disk_offset(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
+/* Offset of a run of a (seat, layer) in the scratch file; bytes of all KV there. */
+uint64_t aq_kv_disk_offset(const struct aq_kv *kv, uint32_t seat, uint32_t layer, uint32_t run);
 uint64_t aq_kv_disk_bytes(const struct aq_kv *kv);
 uint64_t aq_kv_pages_free(const struct aq_kv *kv, enum aq_tier tier);
 

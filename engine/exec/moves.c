@@ -77,7 +77,6 @@ int exec_moves_open(struct aq_executor *x, struct aq_err *reterr)
     struct aq_copy_piece *p = (struct aq_copy_piece *)(t + r->transfers);
     x->stage_block = (uint8_t **)(p + r->pieces);
     share_out(x, t, p);
-    exec_stages_open(x);
     return 0;
 }
 

@@ -45,12 +45,16 @@ static struct view view_of(const struct work *o, enum aq_register r, uint32_t ro
     struct view v = {.dtype = aq_register_dtype(r, x->plan->shape.compute),
                      .stride = aq_register_width(x->steps, r)};
     switch (r) {
-    case AQ_REG_NORM: v.data = x->tile_norm; return v;
+    case AQ_REG_NORM:
+        v.data = x->tile_norm;
+        v.stride = aq_row_stride(x->steps->hidden, v.dtype);
+        return v;
     case AQ_REG_EMBED: v.data = x->tile_embed; return v;
     case AQ_REG_LOGITS: v.data = exec_register(x, o->op, r); return v;
     case AQ_REG_INNER:
         if (!o->inner_between) {
             v.data = x->tile_inner;
+            v.stride = aq_row_stride(x->steps->inner, v.dtype);
             return v;
         } /* fall through */
     default: v.data = exec_register(x, o->op, r) + row * v.stride * aq_dtype_bytes(v.dtype);
@@ -112,7 +116,7 @@ static void run_norm(const struct work *o, const struct aq_prim *p, uint32_t row
         .b = vector_of(o, p->bias),
         .eps = p->eps,
         .rows = rows,
-        .dim = (uint32_t)from.stride,
+        .dim = aq_register_width(o->x->steps, p->src),
     };
     o->c->kernels->norm(o->c->exec, &norm);
 }

@@ -8,6 +8,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdlib.h>
 
 /* The heads of a (seat, layer). */
 struct profile {
@@ -18,7 +19,22 @@ struct profile {
     struct aq_attn_slots slots;
     uint32_t heads;
     uint32_t *rule, *kept, *grown; /* [heads] */
+    struct aq_rule_stats *stats;   /* [heads] */
 };
+
+int exec_profile_open(struct aq_executor *x, struct aq_err *reterr)
+{
+    size_t heads = (size_t)x->steps->layers * x->steps->kv_heads;
+    if (!aq_kv_policy_profiled(&x->plan->kv))
+        return 0;
+    x->rules = calloc(heads, sizeof(*x->rules));
+    return x->rules ? 0 : aq_error_memory(reterr, "rules of %zu heads", heads);
+}
+
+const struct aq_rule_stats *aq_executor_rules(const struct aq_executor *x)
+{
+    return x->rules;
+}
 
 static struct profile profile_of(struct aq_executor *x, uint32_t seat, uint32_t layer)
 {
@@ -33,6 +49,7 @@ static struct profile profile_of(struct aq_executor *x, uint32_t seat, uint32_t 
         .rule = aq_kv_rules(x->kv, seat, layer),
         .kept = aq_kv_lens(x->kv, seat, layer),
         .grown = aq_kv_grown(x->kv, seat, layer),
+        .stats = x->rules + (size_t)layer * x->steps->kv_heads,
     };
 }
 
@@ -64,6 +81,9 @@ void exec_profile_prompt(struct aq_executor *x, uint32_t seat, uint32_t layer)
         count[h] = aq_kv_profile_keep(keep + (size_t)h * p.slots.stride, &sums, p.limits,
                                       (enum aq_kv_profile)p.rule[h]);
         p.grown[h] = 0;
+        p.stats[h].had[p.rule[h]]++;
+        p.stats[h].prompt_tokens += p.seat->prompt;
+        p.stats[h].prompt_slots += count[h];
     }
 }
 
@@ -108,7 +128,13 @@ void exec_profile_place(struct aq_executor *x, uint32_t seat, uint32_t layer)
 void exec_profile_row(struct aq_executor *x, uint32_t seat, uint32_t layer)
 {
     struct profile p = profile_of(x, seat, layer);
-    for (uint32_t h = 0; h < p.heads; h++)
+    for (uint32_t h = 0; h < p.heads; h++) {
+        struct aq_rule_stats *stats = &p.stats[h];
+        uint32_t slots = p.kept[h] + p.grown[h];
+        stats->rows++;
+        stats->row_slots += slots;
+        stats->slots_max = slots > stats->slots_max ? slots : stats->slots_max;
         keep_class(&p, h, p.slots.victim[h]);
+    }
     find_victims(&p);
 }

@@ -43,8 +43,9 @@ static struct aq_device_range whole_slot(const struct aq_executor *x, enum aq_sl
 /* The bytes that an op with primitives overwrites without reading them. */
 static struct aq_device_range rows_output(const struct aq_executor *x, const struct aq_op *op)
 {
-    struct aq_prim_list list = aq_op_prims((enum aq_op_kind)op->kind, &x->steps->step[op->step]);
-    struct aq_list_io io = aq_list_io(&list);
+    const struct aq_step_desc *step = &x->steps->step[op->step];
+    struct aq_prim_list room;
+    struct aq_list_io io = aq_list_io(aq_op_prims(&room, (enum aq_op_kind)op->kind, step));
     for (uint32_t r = 0; r < AQ_REG_COUNT; r++) {
         if (io.leaves[r] && !io.takes[r])
             return whole_slot(x, class_of((enum aq_register)r),

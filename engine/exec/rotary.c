@@ -5,6 +5,7 @@
 #include "engine/exec/exec.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 
 static size_t panel_floats(const struct aq_executor *x)
@@ -84,4 +85,18 @@ struct aq_attn_turn exec_rotary_back(const struct aq_executor *x, const struct a
         .slots = slots,
         .dim = r->dims,
     };
+}
+
+void exec_rotary_mean(const struct aq_executor *x, const struct aq_sequence *s, uint32_t first,
+                      uint32_t count, float *ret)
+{
+    const struct aq_rotary *r = &x->steps->rotary;
+    uint32_t table = exec_position_first(x, s) > 0, half = r->dims / 2;
+    for (uint32_t d = 0; d < half; d++) {
+        /* The sum of exp(i w p) over positions is that of a geometric series. */
+        double w = (double)r->frequency[table][d], middle = first + (count - 1) / 2.0;
+        double part = sin(w / 2) != 0 ? sin(count * w / 2) / (count * sin(w / 2)) : 1;
+        ret[d] = (float)(part * cos(w * middle)) * r->factor[table];
+        ret[half + d] = (float)(part * sin(w * middle)) * r->factor[table];
+    }
 }

@@ -3,6 +3,7 @@
 #ifndef AQ_ENGINE_EXEC_STATS_H
 #define AQ_ENGINE_EXEC_STATS_H
 
+#include "policy/kv_profile.h"
 #include "policy/program.h"
 
 /* Passes since load, by kind. */
@@ -21,6 +22,14 @@ struct aq_engine_stats {
     } lane[AQ_LANE_COUNT];
     double pack_s; /* before the first pass: packing the store that weights stream from */
     double last_pass_s;
+};
+
+/* What one head of a layer whose heads have rules has had and held since load. */
+struct aq_rule_stats {
+    uint64_t had[AQ_KV_PROFILE_COUNT];    /* prompts, by the rule that it found for them */
+    uint64_t prompt_tokens, prompt_slots; /* of these prompts; kept of them */
+    uint64_t rows, row_slots;             /* rows behind prompts; slots that they attended in all */
+    uint32_t slots_max;                   /* most that a row attended */
 };
 
 #endif

@@ -81,47 +81,38 @@ static uint32_t longest_prefix(const struct aq_sequence *q)
     return most;
 }
 
-/* Tokens at the beginning of the prompt of q whose KV the sequence s has, too; 0 unless they are
- * more than `known`, which is told by one look where another has as many. */
-static uint32_t prefix_of(const struct aq_executor *x, const struct aq_sequence *q,
-                          const struct aq_sequence *s, uint32_t known, uint32_t most)
+static bool next_waiting(void *user, struct aq_sitter *ret)
 {
-    uint32_t n = 0;
-    if (s->prompt_count < most)
-        most = s->prompt_count;
-    if (known >= most || q->prompt[known] != s->prompt[known] ||
-        exec_position_first(x, q) != exec_position_first(x, s))
+    const struct aq_executor *x = user;
+    if (!x->waiting.first)
+        return false;
+    *ret = sitter_of(x->waiting.first);
+    ret->shares = x->opts.share_prefixes ? longest_prefix(x->waiting.first) : 0;
+    return true;
+}
+
+/* That they are more than `known` is told by one look where another has as many. */
+static uint32_t begins_alike(void *user, uint32_t from, uint32_t known)
+{
+    const struct aq_executor *x = user;
+    const struct aq_sequence *q = x->waiting.first, *s = x->seat[from].sequence;
+    uint32_t n = 0, most = s->prompt_count < q->prompt_count ? s->prompt_count : q->prompt_count;
+    if (known >= most || q->prompt[known] != s->prompt[known])
         return 0;
     while (n < most && q->prompt[n] == s->prompt[n])
         n++;
     return n;
 }
 
-/* The longest prefix that a seat may lend. */
-static bool next_waiting(void *user, uint32_t seat, struct aq_sitter *ret)
-{
-    const struct aq_executor *x = user;
-    const struct aq_sequence *q = x->waiting.first;
-    if (!q)
-        return false;
-    *ret = sitter_of(q);
-    uint32_t most = x->opts.share_prefixes ? longest_prefix(q) : 0;
-    for (uint32_t i = 0; ret->prefix < most && i < x->seats.count; i++) {
-        if (!aq_seats_lends(&x->seats, i, seat))
-            continue;
-        uint32_t prefix = prefix_of(x, q, x->seat[i].sequence, ret->prefix, most);
-        if (prefix > ret->prefix) {
-            ret->prefix = prefix;
-            ret->from = i;
-        }
-    }
-    return true;
-}
-
 static void has_sat(void *user, uint32_t seat)
 {
     struct aq_executor *x = user;
     struct aq_sequence *q = pop(&x->waiting);
+    const struct aq_seat *at = &x->seats.seat[seat];
+    if (at->takes) {
+        aq_kv_take(x->kv, seat, at->from, (uint32_t)aq_div_up(at->prefix, AQ_HEAD_BLOCK_SLOTS));
+        x->seat[at->from] = (struct exec_seat){0};
+    }
     x->seat[seat] = (struct exec_seat){.sequence = q};
     q->seat = (int32_t)seat;
 }
@@ -138,13 +129,19 @@ static bool has_ended(void *user, uint32_t seat_index)
     enum aq_finish how = append_token(x, seat);
     if (how == AQ_FINISH_NONE)
         return false;
-    aq_kv_release(x->kv, seat_index);
-    *seat = (struct exec_seat){0};
+    *seat = (struct exec_seat){.sequence = s}; /* for begins_alike(), while this turn lasts */
     s->finish = how;
     s->seat = -1;
     x->stats.finished++;
     push(&x->finished, s);
     return true;
+}
+
+static void is_gone(void *user, uint32_t seat)
+{
+    struct aq_executor *x = user;
+    aq_kv_release(x->kv, seat);
+    x->seat[seat] = (struct exec_seat){0};
 }
 
 static void add_logit_row(struct exec_batch *b, uint32_t row, uint32_t seat, int32_t prompt_index)
@@ -175,7 +172,7 @@ static void bind_prefill(struct aq_executor *x, struct exec_batch *b, uint32_t s
 {
     const struct aq_sequence *s = x->seat[seat].sequence;
     uint32_t first = b->row_count, n = s->prompt_count, position = exec_position_first(x, s);
-    uint32_t from = x->seats.seat[seat].prefix;
+    uint32_t from = aq_seat_shared(&x->seats.seat[seat]);
     for (uint32_t i = from; i < n; i++) {
         uint32_t row = first + i - from;
         b->id[row] = s->prompt[i];
@@ -198,8 +195,8 @@ static void bind(void *user, uint32_t seat)
     struct aq_executor *x = user;
     const struct aq_seat *at = &x->seats.seat[seat];
     struct exec_batch *b = &x->batch[seat / x->plan->shape.micro_batch];
-    if (at->prefix && at->seen == at->prompt)
-        aq_kv_share(x->kv, seat, at->from, at->prefix / AQ_HEAD_BLOCK_SLOTS);
+    if (at->prefix && !at->takes && at->seen == at->prompt)
+        aq_kv_share(x->kv, seat, at->from, aq_seat_shared_slots(x->plan, at) / AQ_HEAD_BLOCK_SLOTS);
     for (uint32_t k = 0; k < x->plan->kinds.count; k++) {
         const struct aq_seat_kv *kv = &at->kv[k];
         if (x->plan->kv.residual.tokens) {
@@ -222,8 +219,13 @@ static uint64_t give_pages(void *user, uint32_t seat, uint32_t kind)
     return aq_kv_shrink(x->kv, seat, kind, aq_seat_kv_runs(kv, kv->held));
 }
 
-const struct aq_seats_ops exec_seats_ops = {
-    .next = next_waiting, .sat = has_sat, .ended = has_ended, .bound = bind, .cut = give_pages};
+const struct aq_seats_ops exec_seats_ops = {.next = next_waiting,
+                                            .alike = begins_alike,
+                                            .sat = has_sat,
+                                            .ended = has_ended,
+                                            .gone = is_gone,
+                                            .bound = bind,
+                                            .cut = give_pages};
 
 void exec_turn(struct aq_executor *x, uint32_t k)
 {

@@ -2,6 +2,7 @@
  * engine/job/job.h - one run of `generate`, shared by the files that make it up:
  *   generate.c   the phases, in order (engine/commands)
  *   preflight.c  every line parsed and counted before weights are read
+ *   distinct.c   the order that they run in, and what their prompts have in common
  *   shard.c      the share of the records that this run has
  *   output.c     where results go
  *   files.c      what lies beside them
@@ -25,6 +26,7 @@
 #include "engine/chat/chat.h"
 #include "engine/core/opts_from.h"
 #include "engine/hooks.h"
+#include "engine/job/distinct.h"
 #include "engine/job/eta.h"
 #include "engine/job/files.h"
 #include "engine/job/flight.h"
@@ -48,6 +50,7 @@ struct aq_row {
     uint64_t key;
     uint32_t prompt_max, total_max, new_max; /* of its sequences, tokens */
     uint32_t prompt_sum, output_sum;
+    uint32_t shared;   /* aq_distinct_within */
     uint32_t held_kib; /* memory while it is in flight */
     uint16_t sequences;
     uint8_t form, code; /* enum aq_form, enum aq_record_code */
@@ -181,11 +184,14 @@ struct aq_job {
     uint64_t pending, pending_valid;     /* records still to do */
     struct aq_workload workload;         /* of the pending ones */
     struct aq_lengths lengths;           /* what the workload points to */
-    uint64_t held_max, held_sum;         /* bytes in flight: largest pending record, all of them */
-    uint64_t held_limit;                 /* bytes of records in flight and waiting */
-    uint64_t line_max;                   /* bytes of the longest input line */
-    bool planned, abandoned;             /* abandoned: the engine's thread still uses all this */
-    bool text_output;                    /* --prompt without --output: texts, no JSON */
+    struct aq_alike *alike;              /* of the rows; NULL: not asked for */
+    uint64_t *turn;              /* [row_count] rows in the order they run; NULL: as they are */
+    uint64_t alike_tokens;       /* of pending prompts: those that others begin with as well */
+    uint64_t held_max, held_sum; /* bytes in flight: largest pending record, all of them */
+    uint64_t held_limit;         /* bytes of records in flight and waiting */
+    uint64_t line_max;           /* bytes of the longest input line */
+    bool planned, abandoned;     /* abandoned: the engine's thread still uses all this */
+    bool text_output;            /* --prompt without --output: texts, no JSON */
 
     struct aq_flight flight; /* closed after the engine */
     struct {
@@ -222,6 +228,11 @@ static inline bool aq_job_has(const struct aq_job *j, const struct aq_row *row)
 {
     return !j->shard.count || aq_shard_of(row->id_hash, row->key, j->shard.count) == j->shard.index;
 }
+/* The row whose turn comes at place i. */
+static inline uint64_t aq_job_turn(const struct aq_job *j, uint64_t i)
+{
+    return j->turn ? j->turn[i] : i;
+}
 /* A word that goes with a number. */
 static inline const char *aq_job_plural(uint64_t count, const char *one, const char *more)
 {
@@ -249,6 +260,9 @@ int aq_job_check_counts(const struct aq_job *j, struct aq_err *reterr);
 void aq_job_workload(struct aq_job *j);
 /* Free space where the output lies; UINT64_MAX: unknown. */
 uint64_t aq_job_free_bytes(const struct aq_job *j);
+/* How many tokens of the pending prompts are distinct; false: all are, as far as is known. */
+enum { AQ_JOB_DISTINCT_TEXT_MAX = 160 };
+bool aq_job_distinct_text(char text[AQ_JOB_DISTINCT_TEXT_MAX], const struct aq_job *j);
 json_t *aq_job_preflight_json(const struct aq_job *j);
 void aq_job_preflight_lines(const struct aq_job *j, void (*line)(void *user, const char *text),
                             void *user);

@@ -97,6 +97,7 @@ static void row_from(struct aq_row *row, const struct aq_request *r)
     row->prompt_sum = clamp_u32(prompt_sum);
     row->output_sum = clamp_u32(output_sum);
     row->held_kib = clamp_u32(aq_div_up(aq_record_bytes(r), AQ_KIB));
+    row->shared = aq_distinct_within(r);
 }
 
 static void show_bad(struct aq_job_shown *s, const struct aq_request *r)
@@ -231,6 +232,9 @@ static int add_line(struct aq_job *j, const struct aq_line *line, const struct a
         count_whole(j, row, r);
         if (aq_job_has(j, row))
             count_row(j, row, r);
+        if (aq_job_has(j, row) && !row->code && r->prompt_count && j->alike)
+            rc = aq_alike_add(j->alike, j->counts.records - 1, r->prompts[0].ids,
+                              r->prompts[0].count, reterr);
         j->row_count++;
         if (row->has_id)
             aq_id_table_put(&j->ids, row->id_hash, j->row_count - 1);
@@ -265,6 +269,11 @@ int aq_job_preflight(struct aq_job *j, struct aq_err *reterr)
     j->prompt_histogram = calloc((size_t)j->g.rules.context + 1, sizeof(*j->prompt_histogram));
     if (!j->prompt_histogram)
         return aq_error_memory(reterr, "preflight");
+    if (j->o->share_prefixes != AQ_SHARE_OFF) {
+        int rc = aq_alike_open(&j->alike, AQ_ALIKE_BYTES_MAX, reterr);
+        if (rc < 0)
+            return rc;
+    }
     struct aq_line line;
     struct aq_line_place place;
     while (!j->o->limit || j->row_count < j->o->limit) {
@@ -329,22 +338,37 @@ int aq_job_check_counts(const struct aq_job *j, struct aq_err *reterr)
     return aq_request_check_invalid(&read, j->o->allow_errors, reterr);
 }
 
+static bool is_pending(void *user, uint64_t row)
+{
+    const struct aq_job *j = user;
+    return !j->rows[row].done && !j->rows[row].code;
+}
+
+static void find_turns(struct aq_job *j)
+{
+    free(j->turn);
+    uint64_t least = aq_distinct_least(j->o->share_prefixes, j->workload.prompt_sum);
+    j->turn = aq_distinct_order(j->alike, j->row_count, least, is_pending, j, &j->alike_tokens);
+}
+
 /* Tokens of the pending sequences in their order.  Without the memory predictions are of a block of
  * mean ones. */
 static void list_lengths(struct aq_job *j)
 {
+    struct aq_distinct d = {.lengths = &j->lengths, .alike = j->alike};
     bool good = true;
     aq_lengths_close(&j->lengths);
     for (uint64_t i = 0; i < j->row_count && good; i++) {
-        const struct aq_row *row = &j->rows[i];
+        uint64_t at = aq_job_turn(j, i);
+        const struct aq_row *row = &j->rows[at];
         if (row->done || row->code || !row->sequences)
             continue;
         struct aq_length l = {row->prompt_sum / row->sequences,
-                              (uint32_t)aq_max_u64(1, row->output_sum / row->sequences)};
-        good = aq_lengths_add(&j->lengths, l, row->sequences);
+                              (uint32_t)aq_max_u64(1, row->output_sum / row->sequences),
+                              row->shared};
+        good = aq_distinct_add(&d, at, l, row->sequences);
     }
-    if (!good)
-        aq_lengths_close(&j->lengths);
+    j->workload.shared_sum = good ? d.shared_sum : 0;
     j->workload.length = j->lengths.item;
     j->workload.length_count = j->lengths.count;
 }
@@ -373,6 +397,7 @@ void aq_job_workload(struct aq_job *j)
         j->held_max = aq_max_u64(j->held_max, row->held_kib * AQ_KIB);
         j->held_sum += row->held_kib * AQ_KIB;
     }
+    find_turns(j);
     list_lengths(j);
 }
 
@@ -420,6 +445,19 @@ static void end_line(struct printer *p)
 {
     p->line(p->user, p->text.data ? p->text.data : "");
     aq_buf_clear(&p->text);
+}
+
+bool aq_job_distinct_text(char text[AQ_JOB_DISTINCT_TEXT_MAX], const struct aq_job *j)
+{
+    const struct aq_workload *w = &j->workload;
+    if (!w->shared_sum)
+        return false;
+    snprintf(text, AQ_JOB_DISTINCT_TEXT_MAX,
+             "prompts to run: %" PRIu64 " tokens, %" PRIu64 " of them distinct; sharing saves at "
+             "most %" PRIu64 " (%.0f %%)",
+             w->prompt_sum, w->prompt_sum - w->shared_sum, w->shared_sum,
+             100 * (double)w->shared_sum / (double)w->prompt_sum);
+    return true;
 }
 
 static void print_counts(struct printer *p, const struct aq_job *j)
@@ -625,6 +663,11 @@ json_t *aq_job_preflight_json(const struct aq_job *j)
                   (json_int_t)c->valid, "sequences", (json_int_t)c->sequences, "prompt_tokens",
                   (json_int_t)c->prompt_tokens, "output_tokens_max", (json_int_t)c->output_tokens,
                   "bytes_to_write", (json_int_t)bytes_to_write(j));
+    const struct aq_workload *w = &j->workload;
+    aq_json_put(&o, "pending_prompts",
+                json_pack("{s:I, s:I, s:I}", "tokens", (json_int_t)w->prompt_sum, "distinct_tokens",
+                          (json_int_t)(w->prompt_sum - w->shared_sum), "shared_tokens_max",
+                          (json_int_t)w->shared_sum));
     if (j->shard.count)
         aq_json_put(&o, "shard",
                     json_pack("{s:I, s:I, s:I}", "index", (json_int_t)j->shard.index, "count",

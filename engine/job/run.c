@@ -59,9 +59,9 @@ struct aq_run {
 
     /* the engine's thread */
     struct aq_run_view now; /* what it will show next */
-    uint64_t next_row;
-    struct aq_buf state;   /* of the record that is being submitted */
-    double next_keeping_s; /* when records in flight are kept again */
+    uint64_t next_row;      /* in turns */
+    struct aq_buf state;    /* of the record that is being submitted */
+    double next_keeping_s;  /* when records in flight are kept again */
 
     /* the watcher */
     struct aq_progress progress;
@@ -268,18 +268,21 @@ static int submit_row(struct aq_run *run, uint64_t row, struct aq_err *reterr)
     return rc;
 }
 
-/* Keeps as many sequences waiting as a pass can seat, within the memory that was planned for. */
+/* Keeps twice as many sequences waiting as a pass can seat, within the memory that was planned for:
+ * where all end in one pass, those that take their seats as they turn are there already, and begin
+ * with what these leave (aq_seats.left). */
 static int feed(struct aq_run *run, struct aq_err *reterr)
 {
     struct aq_job *j = run->job;
     while (run->next_row < j->row_count && !run->stop) {
-        const struct aq_row *row = &j->rows[run->next_row];
+        uint64_t at = aq_job_turn(j, run->next_row);
+        const struct aq_row *row = &j->rows[at];
         bool busy = j->flight.count > 0;
         if (!row->done && !row->code && busy &&
-            (aq_engine_waiting(j->g.engine) >= aq_engine_seats(j->g.engine) ||
+            (aq_engine_waiting(j->g.engine) >= 2 * (uint64_t)aq_engine_seats(j->g.engine) ||
              j->flight.bytes + row->held_kib * AQ_KIB > j->held_limit))
             break;
-        int rc = row->done ? 0 : submit_row(run, run->next_row, reterr);
+        int rc = row->done ? 0 : submit_row(run, at, reterr);
         if (rc < 0)
             return rc;
         run->next_row++;

@@ -111,6 +111,8 @@ const struct aq_hw_key aq_hw_key_table[] = {
         1e-5, 1e4, "large products in f16"),
     ROW(HOST, "product_bf16_tflop_s", REAL, DERIVES, TFLOP_S, hw.host.product_flops_per_s[AQ_BF16],
         1e-5, 1e4, "large products in bf16"),
+    ROW(HOST, "product_codes_tflop_s", REAL, DERIVES, TFLOP_S, hw.host.product_flops_per_s[AQ_Q8],
+        1e-5, 1e4, "large products on int8 codes (--compute int8)"),
     ROW(HOST, "product_memory_gb_s", REAL, DERIVES, GB_S, hw.host.product_bytes_per_s, 1e-3, 2e4,
         "weights read by a product of one row"),
     ROW(HOST, "product_f32_memory_gb_s", REAL, OPTIONAL, GB_S, seen.row_f32_bytes_per_s, 1e-3, 2e4,

@@ -125,6 +125,7 @@ static int measure_products(struct probe *b, struct aq_err *reterr)
     snprintf(source, sizeof(source), "measured: %u rows out of caches, %s", AQ_RATES_ROWS,
              aq_isa_name(b->kernels.isa));
     give(b, "host.product_f32_tflop_s", aq_rates_product_flops(&p, AQ_F32, AQ_F32), 1e12, source);
+    give(b, "host.product_codes_tflop_s", aq_rates_product_flops(&p, AQ_Q8, AQ_Q8), 1e12, source);
     give(b, "host.product_bf16_tflop_s", aq_rates_product_flops(&p, AQ_BF16, AQ_BF16), 1e12,
          source);
     struct aq_sample row = aq_rates_product_bytes(&p, b->compute, b->compute, p.weight_bytes);

@@ -25,7 +25,8 @@ static void scale_flops(const struct aq_rates_products *p, const struct aq_rates
 static void scale_memory(const struct aq_rates_products *p, const struct aq_rates_opts *o,
                          struct aq_hardware *hw)
 {
-    double rate = aq_rates_product_bytes(p, o->compute, o->compute, p->weight_bytes).median;
+    enum aq_dtype rows = aq_compute_rows(o->compute);
+    double rate = aq_rates_product_bytes(p, rows, rows, p->weight_bytes).median;
     if (rate <= 0)
         return;
     double scale = rate / hw->device.product_bytes_per_s;
@@ -41,7 +42,8 @@ static void scale_memory(const struct aq_rates_products *p, const struct aq_rate
 int aq_rates_measure(struct aq_hardware *ret, struct aq_rates_measured *ret_measured,
                      const struct aq_rates_opts *opts, struct aq_err *reterr)
 {
-    size_t panel = aq_panel_bytes(opts->compute, AQ_RATES_K); /* the largest there are */
+    size_t panel =
+        aq_panel_bytes(aq_compute_rows(opts->compute), AQ_RATES_K); /* the largest there are */
     uint64_t bytes = aq_min_u64(opts->memory, LARGE_BYTES) / panel * panel;
     struct aq_hardware hw;
     struct aq_rates_measured measured = {0};

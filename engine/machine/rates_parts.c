@@ -78,11 +78,15 @@ int aq_rates_rig_open(struct aq_rates_rig *ret, const struct aq_kernels *kernels
     struct aq_scratch_need need = {AQ_RATES_K, AQ_HW_HEAD_WIDE, context_max, 0};
     size_t each = aq_kernels_scratch_bytes(&need);
     struct aq_rates_rig r = {.kernels = kernels, .threads = threads, .long_s = long_s};
-    void *scratch = NULL;
+    size_t code_bytes = aq_kernels_codes_bytes(AQ_RATES_K);
+    void *scratch = NULL, *codes = NULL;
     int rc = aq_mem_open(&r.mem, limit, reterr);
     rc = rc < 0 ? rc : aq_rates_take(&scratch, &r, each * threads, 0, reterr);
+    rc = rc < 0 ? rc : aq_rates_take(&codes, &r, code_bytes, 0, reterr);
     rc = rc < 0 ? rc : aq_pool_open(&r.pool, threads, reterr);
     rc = rc < 0 ? rc : aq_exec_open(&r.exec, r.pool, scratch, each, reterr);
+    if (rc == 0)
+        aq_exec_lend_codes(r.exec, codes, code_bytes);
     if (rc < 0)
         aq_rates_rig_close(&r);
     else
@@ -128,13 +132,16 @@ struct product_call {
     struct aq_product product; /* of a whole matrix */
     uint32_t panels;           /* of all matrices together */
     size_t panel_bytes;
+    bool on_codes;
 };
 
 static void run_product(void *arg)
 {
     struct product_call *c = arg;
     const struct aq_kernels *k = c->p->rig->kernels;
-    aq_product_fn *product = c->product.x_dtype == AQ_BF16 ? k->product_bf16 : k->product_f32;
+    aq_product_fn *product = c->on_codes                     ? k->product_codes
+                             : c->product.x_dtype == AQ_BF16 ? k->product_bf16
+                                                             : k->product_f32;
     for (uint32_t first = 0; first < c->panels; first += MATRIX_PANELS) {
         uint32_t panels = (uint32_t)aq_min_u64(c->panels - first, MATRIX_PANELS);
         struct aq_segment segment = {c->p->weights + first * c->panel_bytes, 0,
@@ -151,10 +158,11 @@ static struct product_call call_of(const struct aq_rates_products *p, enum aq_dt
         .p = p,
         .panels = panels,
         .panel_bytes = aq_panel_bytes(format, AQ_RATES_K),
+        .on_codes = compute == AQ_Q8,
         .product =
             {
                 .x = p->x,
-                .x_dtype = compute,
+                .x_dtype = compute == AQ_Q8 ? AQ_BF16 : compute,
                 .m = rows,
                 .k = AQ_RATES_K,
                 .x_stride = AQ_RATES_K,

@@ -36,12 +36,17 @@ int aq_formats_choose(struct aq_formats *ret, const struct aq_model *m,
         .compute = wanted->compute >= 0 ? (enum aq_dtype)wanted->compute : by_itself,
         .values = AQ_F32,
     };
-    f.weights =
-        wanted->weights >= 0 ? (enum aq_dtype)wanted->weights : weights_by_themselves(m, f.compute);
+    f.weights = wanted->weights >= 0 ? (enum aq_dtype)wanted->weights
+                                     : weights_by_themselves(m, aq_compute_rows(f.compute));
     if (store >= 0) {
         f.values = aq_dtype_is_quantised(f.weights) ? AQ_F32 : f.weights;
         f.weights = (enum aq_dtype)store;
     }
+    if (f.compute == AQ_Q8 && !aq_dtype_is_quantised(f.weights))
+        return aq_error(reterr, -EINVAL,
+                        "--compute int8 takes weights in int8 or int4, found %s; add "
+                        "--weight-format int8%s",
+                        aq_dtype_name(f.weights), store >= 0 ? " and pack again" : "");
     /* f32 arithmetic asked for by name means f32 results: rounding K and V would undo it. */
     f.kv = wanted->compute == AQ_F32 ? AQ_F32 : m->original_dtype == AQ_BF16 ? AQ_BF16 : AQ_F16;
     if (wanted->kv >= 0)

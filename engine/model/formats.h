@@ -7,6 +7,7 @@
 #include "engine/model/model.h"
 
 struct aq_formats {
+    /* compute is what products are computed in; AQ_Q8: on int8 codes of rows and weights. */
     enum aq_dtype compute, weights, kv;
     /* The type that values of a store's vocabulary matrices are rounded to as they are loaded
      * (model.h: vocabulary_values), so that a store gives the results of its checkpoint. */
@@ -23,7 +24,7 @@ struct aq_formats_wanted {
 enum aq_dtype aq_formats_of_gpu(const struct aq_model *m, bool bf16);
 
 /* The rest, `by_itself` being what products are computed in where nobody says.  -EINVAL: a packed
- * store holds another format than the one wanted. */
+ * store holds another format than the one wanted, or compute int8 has no codes to work on. */
 int aq_formats_choose(struct aq_formats *ret, const struct aq_model *m,
                       const struct aq_formats_wanted *wanted, enum aq_dtype by_itself,
                       struct aq_err *reterr);

@@ -333,7 +333,8 @@ static void add_overview(struct text *t)
 
 static const char *ranked_by(const struct aq_kv_score *s)
 {
-    static const char *const names[] = {"-", "position", "attention", "short keys", "unlike keys"};
+    static const char *const names[] = {"-",          "position",    "attention",
+                                        "short keys", "unlike keys", "expected"};
     return s->stat == AQ_ATTN_LOW ? "seldom low" : names[s->source];
 }
 
@@ -407,12 +408,15 @@ static void add_policies(struct text *t)
                 "bulk makes h2o, snapkv and pyramidkv ones of these others, whose new tokens take "
                 "the place of many at a time. Heads share on the cpu backend.");
     add_text(t, "\n");
-    add_wrapped(t, 0, 0,
-                "fastgen has no budget: each head has the first of five rules that keeps --kv-mass "
-                "of its attention to the prompt - special tokens, punctuation too, the most "
-                "attended too, the newest too, or everything - so how much stays is known only "
-                "then. --kv-mass is of attention summed; the paper's T, read as a distance of "
-                "rows, asks for a mass of (1 + T) / 2.");
+    add_wrapped(
+        t, 0, 0,
+        "fastgen needs no budget: each head has the first of five rules that keeps --kv-mass "
+        "of its attention to the prompt - special tokens, punctuation too, the most "
+        "attended too, the newest too, or everything - so how much stays is known only "
+        "then. --kv-budget is a cap, of the prompt: a head whose rule keeps more takes an "
+        "earlier one, and plans count with it. --kv-mass is of attention summed; the paper's T, "
+        "read as a distance of "
+        "rows, asks for a mass of (1 + T) / 2.");
     add_text(t, "\n");
     add_wrapped(t, 0, 0,
                 "Where new tokens grow, and heads are alike, --kv-read N has each of them read N "

@@ -137,7 +137,7 @@ static int check_residual(const struct aq_kv_policy *p, const struct aq_options 
         return aq_error(reterr, -EINVAL,
                         "--kv-format %s: a key cannot leave its group of 32, and --kv-policy %s"
                         "%s gives up keys after the prompt; --kv-format int4 keeps keys apart, and "
-                        "full, snapkv, pyramidkv, knorm and keydiff give up none then",
+                        "full, snapkv, pyramidkv, knorm, keydiff and expected give up none then",
                         format, aq_kv_policy_desc(p)->name, p->bulk ? " --kv-decode bulk" : "");
     if (p->read)
         return aq_error(reterr, -EINVAL,
@@ -184,6 +184,8 @@ int aq_options_kv_policy(struct aq_kv_policy *ret, const struct aq_options *o,
         .observe = o->kv_observe,
         .cross_layer_given = o->kv_cross_layer_given,
         .cross_layer = o->kv_cross_layer,
+        .ahead_given = o->kv_ahead_given,
+        .ahead = o->kv_ahead,
         .mass_given = o->kv_mass_given,
         .mass = o->kv_mass,
         .pool_given = o->kv_pool != NULL,
@@ -248,6 +250,11 @@ int aq_kv_policy_check_gpu(const struct aq_kv_policy *p, struct aq_err *reterr)
         return aq_error(reterr, -EINVAL,
                         "--kv-positions cache: queries are turned in front of sinks by the cpu "
                         "backend; --device cpu, or --kv-positions text");
+    if (p->prompt.source == AQ_KV_SOURCE_EXPECTED)
+        return aq_error(reterr, -EINVAL,
+                        "--kv-policy %s: queries are expected by the cpu backend; --device cpu, or "
+                        "--kv-policy snapkv",
+                        aq_kv_policy_desc(p)->name);
     if (!aq_kv_policy_ragged(p))
         return 0;
     return aq_error(reterr, -EINVAL,
@@ -308,6 +315,8 @@ json_t *aq_kv_policy_json(const struct aq_kv_policy *p)
         char text[32];
         aq_json_put(&o, "layers", json_string(aq_kv_layers_text(text, p)));
     }
+    if (p->ahead)
+        aq_json_put(&o, "ahead", json_integer(p->ahead));
     if (aq_kv_policy_cross(p))
         aq_json_put(&o, "cross_layer", aq_json_real(p->cross_layer));
     if (aq_kv_policy_profiled(p)) {

@@ -24,6 +24,9 @@ enum aq_overlong {
     AQ_OVERLONG_CLIP
 };
 enum aq_bos { AQ_BOS_AUTO, AQ_BOS_ALWAYS, AQ_BOS_NEVER };
+/* Whether sequences share what their prompts begin with.  AUTO: and records that begin alike run
+ * together where that saves a twentieth of all prompts' tokens; ON: wherever it saves any. */
+enum aq_share_prefixes { AQ_SHARE_AUTO, AQ_SHARE_ON, AQ_SHARE_OFF };
 enum aq_input_format { AQ_INPUT_AUTO, AQ_INPUT_JSONL, AQ_INPUT_TEXT };
 
 struct aq_strings {
@@ -40,8 +43,9 @@ struct aq_options {
         *kv_pool_order, *kv_layers, *kv_heads, *kv_residual_rule, *kv_decode, *kv_drop,
         *kv_positions, *kv_frequent, *kv_local;
     bool kv_sinks_given, kv_observe_given, kv_history_given, kv_cross_layer_given, kv_mass_given;
-    bool kv_read_given, kv_read_dense_given;
-    uint32_t kv_sinks, kv_grace, kv_observe, kv_residual, kv_history, kv_read, kv_read_dense;
+    bool kv_read_given, kv_read_dense_given, kv_ahead_given;
+    uint32_t kv_sinks, kv_grace, kv_observe, kv_residual, kv_history, kv_read, kv_read_dense,
+        kv_ahead;
     double kv_decay, kv_low; /* 0: not given */
     double kv_cross_layer, kv_mass;
     bool random_weights;
@@ -59,7 +63,8 @@ struct aq_options {
     char *cache_dir;
     uint32_t micro_batch, micro_batches, micro_batch_tokens, context, threads;
     int weight_format, kv_format, compute; /* enum aq_dtype or -1 = auto (default) */
-    bool refill, share_prefixes;           /* default true */
+    bool refill;                           /* default true */
+    enum aq_share_prefixes share_prefixes;
     bool deterministic;
     uint64_t seed;
     char *report, *trace, *metrics_file;

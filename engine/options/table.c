@@ -52,9 +52,10 @@ const struct aq_option aq_option_table[] = {
      GIVEN(random_weights), .argument = "SEED", AT_LEAST(0),
      .help = "fill the shape with random weights made from this seed"},
     {"compute", 0, AQ_GROUP_MODEL, CHOOSE, AQ_OPTION_DTYPE, AT(compute), .argument = "TYPE",
-     .choices = "auto|f32|bf16|f16", .deflt = "auto",
+     .choices = "auto|f32|bf16|f16|int8", .deflt = "auto",
      .help = "arithmetic of the products; auto: on the cpu bf16 where it has it, else f32; on a "
-             "GPU f16 (bf16 for bf16 checkpoints)"},
+             "GPU f16 (bf16 for bf16 checkpoints); int8, on the cpu: int8 or int4 weights times "
+             "activations rounded to int8 in groups of 64"},
     {"weight-format", 0, AQ_GROUP_MODEL, CHOOSE | PACK, AQ_OPTION_DTYPE, AT(weight_format),
      .argument = "TYPE", .choices = "auto|f16|bf16|f32|int8|int4", .deflt = "auto",
      .help = "format of stored weights; auto: the checkpoint's, or the compute type where that is "
@@ -379,7 +380,7 @@ const struct aq_option aq_option_table[] = {
              "with, instead of moving them to a device"},
     {"kv-policy", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHOICE, AT(kv_policy), .argument = "NAME",
      .choices = "full|h2o|h2o:flexgen|h2o:hf|window|heavy|adakv|snapkv|pyramidkv|ada-snapkv|"
-                "ada-pyramid|tova|knorm|keydiff|scissorhands|kvcompress|fastgen",
+                "ada-pyramid|tova|knorm|keydiff|expected|scissorhands|kvcompress|fastgen",
      .help =
          "what the KV cache keeps of a sequence (aquifer help kv has a table); full: every token "
          "(default); h2o: those that got most attention, and the newest; h2o:flexgen, h2o:hf: as "
@@ -387,14 +388,15 @@ const struct aq_option aq_option_table[] = {
          "the newest one; snapkv: of a prompt what its last tokens attend to; pyramidkv: so, less "
          "from layer to layer; adakv, ada-snapkv, ada-pyramid: heads share their slots; tova: what "
          "the newest token attends to; knorm, keydiff: short keys, or those unlike the others; "
+         "expected: what queries to come may attend to; "
          "scissorhands: those that seldom got little; kvcompress: all layers share; fastgen: by a "
          "rule for each head"},
     {"kv-budget", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_budget), .argument = "X",
      .check = aq_check_kv_budget,
      .help = "tokens kept: a share (0.2 or 20%) of the prompt and what may be generated, or a "
              "number of slots; h2o:flexgen: a share of the prompt for each half; where new tokens "
-             "grow (snapkv, pyramidkv, ada-snapkv, ada-pyramid, knorm, keydiff, kvcompress): of "
-             "the prompt"},
+             "grow (snapkv, pyramidkv, ada-snapkv, ada-pyramid, knorm, keydiff, expected, "
+             "kvcompress): of the prompt; fastgen: at most, of the prompt"},
     {"kv-heavy", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_heavy), .argument = "X",
      .check = aq_check_kv_part,
      .help = "of these, the ones that got most attention (default: half)"},
@@ -411,7 +413,8 @@ const struct aq_option aq_option_table[] = {
              "a part of its number that is even (mix:X); default adakv 20%, else mix:20%"},
     {"kv-sinks", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_U32, AT(kv_sinks), GIVEN(kv_sinks_given),
      .argument = "N", RANGE(0, TOKENS_MAX),
-     .help = "first tokens that are never dropped (default: window and fastgen 4, else 0)"},
+     .help =
+         "first tokens that are never dropped (default: window, fastgen and expected 4, else 0)"},
     {"kv-grace", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_U32, AT(kv_grace), .argument = "N",
      RANGE(0, TOKENS_MAX),
      .help = "newest tokens that are not dropped while generating, where that is more than the "
@@ -429,6 +432,9 @@ const struct aq_option aq_option_table[] = {
      GIVEN(kv_cross_layer_given), .argument = "X", RANGE(0, 1e6),
      .help = "kvcompress: until all layers are ranked a layer keeps at most X even shares of the "
              "budget; 0: the prompt, as in that program, which takes more memory (default 2)"},
+    {"kv-ahead", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_U32, AT(kv_ahead), GIVEN(kv_ahead_given),
+     .argument = "N", RANGE(0, TOKENS_MAX),
+     .help = "expected: positions behind the prompt from which queries are expected (default 512)"},
     {"kv-mass", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_REAL, AT(kv_mass), GIVEN(kv_mass_given),
      .argument = "T", RANGE(0, 1), .flags = AQ_OPTION_ABOVE_MIN,
      .help = "fastgen: part of a head's attention that its rule must keep; (1 + T) / 2 is the "
@@ -526,8 +532,10 @@ const struct aq_option aq_option_table[] = {
     {"refill", 0, AQ_GROUP_MACHINE, BENCH, AQ_OPTION_CHOICE_ON, AT(refill), .argument = "off",
      .choices = "off", .later = "on", .why = "a benchmark runs every prompt of a block to its end",
      .deflt = "off", .help = "always off here: every prompt of a block runs to its end"},
-    {"share-prefixes", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_BOOL, AT(share_prefixes), .deflt = "on",
-     .help = "prompts that begin alike are computed once while they run together"},
+    {"share-prefixes", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_ENUM, AT(share_prefixes),
+     .argument = "WHEN", .choices = "auto|on|off", .deflt = "auto", /* as enum aq_share_prefixes */
+     .help = "prompts that begin alike are computed once while they run together; records are put "
+             "in order for it: auto, where that saves 5 % of the prompts' tokens; on, always"},
     {"deterministic", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_BOOL, AT(deterministic),
      .help = "same bits in every run; on the cpu always so"},
     {"prefetch", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_SIZE, AT(prefetch), .argument = "SIZE",

@@ -101,7 +101,7 @@ static const char *argument_of(const struct aq_option *option)
     return option->argument ? option->argument : "a value";
 }
 
-/* --no-name for a boolean `name`; false when it is none. */
+/* --no-name for a boolean `name`, or a choice that may be off; false when it is none. */
 static bool find_negated(const struct words *w, const char *name, const struct aq_option **ret)
 {
     const struct aq_option *option;
@@ -109,7 +109,8 @@ static bool find_negated(const struct words *w, const char *name, const struct a
         return false;
     if (aq_option_find(&option, w->command, name + 3, "--", NULL) < 0)
         return false;
-    if (option->kind != AQ_OPTION_BOOL && option->kind != AQ_OPTION_CHOICE_ON)
+    if (option->kind != AQ_OPTION_BOOL && option->kind != AQ_OPTION_CHOICE_ON &&
+        !(option->kind == AQ_OPTION_ENUM && strstr(option->choices, "on|off")))
         return false;
     *ret = option;
     return true;

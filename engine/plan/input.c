@@ -3,6 +3,7 @@
  * do it, and only its lengths are kept. */
 #include "engine/records/input.h"
 #include "base/mem.h"
+#include "engine/job/distinct.h"
 #include "engine/job/generator.h"
 #include "engine/model/arch/arch.h"
 #include "engine/plan/planning.h"
@@ -17,14 +18,45 @@ static void widen(uint32_t range[2], uint32_t to, bool first)
     range[1] = range[1] > to ? range[1] : to;
 }
 
-static int count_request(struct aq_planning *p, const struct aq_request *r, struct aq_err *reterr)
+/* What is kept of a prompt until all are read: their order is known then. */
+struct kept {
+    uint64_t record;
+    struct aq_length length;
+    uint32_t times;
+};
+
+struct reading {
+    struct aq_planning *p;
+    struct aq_alike *alike; /* NULL: nothing is shared */
+    struct kept *kept;      /* [count] */
+    uint64_t *first;        /* [records]: the first one kept of each; `count` and more: none */
+    uint64_t count, room;
+};
+
+static int keep(struct reading *r, struct kept k, struct aq_err *reterr)
 {
-    struct aq_workload *w = &p->workload;
-    for (uint32_t i = 0; i < r->prompt_count; i++) {
-        uint32_t prompt = r->prompts[i].count, gen = r->prompts[i].max_tokens;
-        struct aq_length l = {prompt, gen ? gen : 1};
-        if (!aq_lengths_add(&p->lengths, l, r->params.n))
+    if (r->count == r->room) {
+        uint64_t room = r->room ? 2 * r->room : 1024;
+        struct kept *larger = realloc(r->kept, room * sizeof(*larger));
+        if (!larger)
             return aq_error_memory(reterr, "plan");
+        r->kept = larger;
+        r->room = room;
+    }
+    r->kept[r->count++] = k;
+    return 0;
+}
+
+static int count_request(struct reading *to, const struct aq_request *r, struct aq_err *reterr)
+{
+    struct aq_planning *p = to->p;
+    struct aq_workload *w = &p->workload;
+    uint32_t shared = aq_distinct_within(r);
+    int rc = 0;
+    for (uint32_t i = 0; i < r->prompt_count && rc == 0; i++) {
+        uint32_t prompt = r->prompts[i].count, gen = r->prompts[i].max_tokens;
+        struct aq_length l = {prompt, gen ? gen : 1, shared};
+        rc = keep(to, (struct kept){p->records, l, r->params.n}, reterr);
         widen(p->prompt, prompt, !w->sequences);
         widen(p->gen, gen, !w->sequences);
         w->sequences += r->params.n;
@@ -35,7 +67,41 @@ static int count_request(struct aq_planning *p, const struct aq_request *r, stru
     }
     w->prompt_max = p->prompt[1];
     w->new_max = p->gen[1];
-    return 0;
+    const struct aq_prompt *one = r->prompts;
+    if (rc == 0 && to->alike && r->prompt_count && !one->estimated)
+        rc = aq_alike_add(to->alike, p->records, one->ids, one->count, reterr);
+    return rc;
+}
+
+static bool is_kept(void *user, uint64_t record)
+{
+    const struct reading *r = user;
+    return r->first[record] < r->count;
+}
+
+/* The lengths in the order in which a run would take the records. */
+static int list_lengths(struct reading *r, struct aq_err *reterr)
+{
+    struct aq_planning *p = r->p;
+    struct aq_distinct d = {.lengths = &p->lengths, .alike = r->alike};
+    uint64_t alike, least = aq_distinct_least(p->o->share_prefixes, p->workload.prompt_sum);
+    bool good = true;
+    r->first = malloc((p->records + 1) * sizeof(*r->first));
+    if (!r->first)
+        return aq_error_memory(reterr, "plan");
+    memset(r->first, 0xff, (p->records + 1) * sizeof(*r->first));
+    for (uint64_t i = r->count; i > 0; i--)
+        r->first[r->kept[i - 1].record] = i - 1;
+    uint64_t *order = aq_distinct_order(r->alike, p->records, least, is_kept, r, &alike);
+    for (uint64_t i = 0; i < p->records && good; i++) {
+        uint64_t record = order ? order[i] : i;
+        for (uint64_t k = r->first[record]; k < r->count && r->kept[k].record == record && good;
+             k++)
+            good = aq_distinct_add(&d, record, r->kept[k].length, r->kept[k].times);
+    }
+    free(order);
+    p->workload.shared_sum = d.shared_sum;
+    return good ? 0 : aq_error_memory(reterr, "plan");
 }
 
 /* Counts it; of each kind the first is kept. */
@@ -78,9 +144,10 @@ static int check_invalid(const struct aq_planning *p, const struct aq_log *log,
     return rc;
 }
 
-static int read_lines(struct aq_planning *p, struct aq_input *input, struct aq_generator *g,
+static int read_lines(struct reading *to, struct aq_input *input, struct aq_generator *g,
                       const struct aq_log *log, struct aq_err *reterr)
 {
+    struct aq_planning *p = to->p;
     struct aq_line line;
     struct aq_line_place place;
     while (!p->o->limit || p->records < p->o->limit) {
@@ -96,7 +163,7 @@ static int read_lines(struct aq_planning *p, struct aq_input *input, struct aq_g
         if (r->error.code)
             count_invalid(p, r);
         else
-            rc = count_request(p, r, reterr);
+            rc = count_request(to, r, reterr);
         p->records++;
         aq_request_close(r);
         if (rc < 0)
@@ -151,6 +218,7 @@ int aq_planning_read_input(struct aq_planning *p, const struct aq_log *log, stru
     struct aq_input_opts opts = {.path = o->input, .format = o->input_format};
     struct aq_generator g;
     struct aq_input *input = NULL;
+    struct reading r = {.p = p};
     if (strcmp(o->input, "-") == 0)
         return aq_error(reterr, -EINVAL,
                         "--input -: a plan reads its records once for each case that it tries; "
@@ -165,8 +233,14 @@ int aq_planning_read_input(struct aq_planning *p, const struct aq_log *log, stru
     rc = aq_input_open(&input, &opts, reterr);
     if (rc == 0) {
         g.rules.text_lines = aq_input_is_text(input);
-        rc = read_lines(p, input, &g, log, reterr);
+        if (p->choices.share_prefixes)
+            rc = aq_alike_open(&r.alike, AQ_ALIKE_BYTES_MAX, reterr);
+        rc = rc < 0 ? rc : read_lines(&r, input, &g, log, reterr);
+        rc = rc < 0 ? rc : list_lengths(&r, reterr);
     }
+    aq_alike_close(r.alike);
+    free(r.kept);
+    free(r.first);
     aq_input_close(input);
     aq_generator_close(&g);
     return rc;

@@ -222,6 +222,10 @@ json_t *aq_planning_assumptions_json(const struct aq_planning *p)
         differ ? "the block is chosen for sequences of the mean length, and timed with their own"
                : "all sequences have the mean length",
         p->work.prompt, p->work.total - p->work.prompt);
+    if (p->work.shared > 0)
+        say(&lines,
+            "prompts begin alike: of the mean one %g tokens need not be computed or held again",
+            p->work.shared);
     if (p->requests_assumed)
         say(&lines, "%llu requests, as --requests was not given",
             (unsigned long long)p->in.sequences);
@@ -257,6 +261,8 @@ static void warn_lossy(json_t **lines, const struct aq_planning *p)
         p->formats.compute != AQ_F32)
         say(lines, "lossy: %s weights rounded to %s in the products",
             aq_dtype_name(p->formats.weights), aq_dtype_name(p->formats.compute));
+    if (p->formats.compute == AQ_Q8)
+        say(lines, "lossy: activations rounded to int8 in groups of 64 in the products");
     if (aq_dtype_is_quantised(p->formats.kv) || aq_dtype_is_kivi(p->formats.kv))
         say(lines, "lossy: keys and values rounded to %s", aq_dtype_name(p->formats.kv));
     struct aq_kv_policy dropping = p->choices.kv; /* what is not read is not dropped */
@@ -353,6 +359,8 @@ json_t *aq_planning_workload_json(const struct aq_planning *p)
                 p->in.sequences ? json_integer((json_int_t)p->in.sequences) : json_null());
     aq_json_put(&o, "prompt_mean", aq_json_real(p->work.prompt));
     aq_json_put(&o, "gen_mean", aq_json_real(p->work.total - p->work.prompt));
+    if (p->o->input)
+        aq_json_put(&o, "prompt_shared_mean", aq_json_real(p->work.shared));
     if (p->o->lengths)
         aq_json_put(&o, "lengths", aq_json_string(p->o->lengths));
     if (p->o->input)
@@ -398,6 +406,8 @@ json_t *aq_planning_config_json(const struct aq_planning *p)
         set_size(&o, "device_memory", p->in.budget[AQ_DEVICE]);
     if (!p->in.refill)
         aq_json_put(&o, "refill", json_false());
+    if (!p->choices.share_prefixes)
+        aq_json_put(&o, "share_prefixes", json_string("off"));
     json_decref(plan);
     return o;
 }

@@ -94,6 +94,17 @@ static inline void aq_attn_turn_assert(const struct aq_attn *a, const struct aq_
     assert(!t->turn || (s->rows == 1 && !a->window && aq_dtype_is_float(a->kv_dtype)));
     assert(!t->turn || (t->dim >= 2 && t->dim % 2 == 0 && t->dim <= a->head_dim));
 }
+static inline void aq_attn_shared_assert(const struct aq_attn *a, const struct aq_attn_seq *s)
+{
+    const struct aq_attn_seq *before = s - 1;
+    for (uint32_t h = 0; h < a->kv_heads; h++) {
+        uint64_t keys = (uint64_t)s->shared * AQ_HEAD_BLOCK_SLOTS;
+        assert(keys <= aq_attn_len(s, h) && keys <= aq_attn_len(before, h));
+        assert(aq_attn_block(s, h, s->shared - 1) == aq_attn_block(before, h, s->shared - 1));
+    }
+    if (aq_dtype_is_kivi(a->kv_dtype))
+        assert(s->shared <= s->coded && s->shared <= before->coded);
+}
 static inline void aq_attn_decode_assert(const struct aq_attn *a)
 {
     assert(aq_dtype_is_float(a->kv_dtype) || aq_dtype_is_quantised(a->kv_dtype) ||
@@ -103,6 +114,10 @@ static inline void aq_attn_decode_assert(const struct aq_attn *a)
     assert(a->seqs || a->seq_count == 0);
     for (uint32_t i = 0; i < a->seq_count; i++)
         aq_attn_turn_assert(a, &a->seqs[i]);
+    for (uint32_t i = 1; i < a->seq_count; i++) {
+        if (a->seqs[i].shared)
+            aq_attn_shared_assert(a, &a->seqs[i]);
+    }
 }
 static inline void aq_attn_assert(const struct aq_attn *a)
 {
@@ -120,9 +135,16 @@ static inline uint32_t aq_attn_stats_group(const struct aq_attn *a)
     return a->rule.group == AQ_ATTN_EACH || a->rule.group == AQ_ATTN_FIRST ? 1 : a->q_per_kv;
 }
 
+/* What a key has got from queries in front of the call's, in a row of sums. */
+static inline float aq_attn_begun_sum(const struct aq_attn *a, uint32_t row, uint32_t key)
+{
+    return key < a->begun.len ? a->begun.sums[(size_t)row * a->begun.stride + key] : 0;
+}
+
 static inline void aq_attn_stats_assert(const struct aq_attn *a)
 {
     aq_attn_assert(a);
+    assert(!a->begun.len || (a->seq_count == 1 && a->begun.sums));
     assert(a->rule.victim && a->q && a->log_sum_exp && a->rule.group != AQ_ATTN_MAX_OF_SUMS);
     for (uint32_t i = 0; i < a->seq_count; i++)
         assert(a->seqs[i].slots.score);

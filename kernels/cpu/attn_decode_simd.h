@@ -482,16 +482,30 @@ struct decode_job {
     struct aq_exec *ex;
     const struct aq_attn *a;
     uint32_t tile_heads, tiles_per_seq; /* KV heads of a tile, the last tile maybe fewer */
+    uint32_t members_max;               /* sequences that share blocks, of a tile */
 };
 
 /* The heads [head, head_end) of a sequence, of which `heads` from `head` on are at work, and which
- * of its queries: numbered by row, then by query head of the group. */
+ * of its queries: numbered by row, then by query head of the group.  Of several sequences of a row
+ * each, which share blocks, one head is at work: rows are numbered through all of them. */
 struct decode_run {
     const struct aq_attn *a;
-    const struct aq_attn_seq *seq;
+    const struct aq_attn_seq *seq; /* the first of `members` */
+    uint32_t members;
     uint32_t head, heads, head_end;
     uint32_t query;
 };
+
+/* The sequence of a row, and the row's number in it. */
+static inline const struct aq_attn_seq *row_seq(const struct decode_run *run, uint32_t *row)
+{
+    const struct aq_attn_seq *seq = run->seq;
+    if (run->members > 1) {
+        seq += *row;
+        *row = 0;
+    }
+    return seq;
+}
 
 /* Keys of the longest of the heads [head, end). */
 static inline uint32_t longest(const struct aq_attn_seq *seq, uint32_t head, uint32_t end)
@@ -540,8 +554,9 @@ static void load_queries(struct decode *t, const struct decode_run *run)
     for (uint32_t i = 0; i < queries; i++) {
         uint32_t head = run->head + i / t->count, query = run->query + i % t->count;
         uint32_t row = query / a->q_per_kv, group = query % a->q_per_kv;
-        uint32_t len = aq_attn_len(run->seq, head);
-        const float *from = a->q + (run->seq->row + (size_t)row) * a->q_stride +
+        const struct aq_attn_seq *seq = row_seq(run, &row);
+        uint32_t len = aq_attn_len(seq, head);
+        const float *from = a->q + (seq->row + (size_t)row) * a->q_stride +
                             ((size_t)head * a->q_per_kv + group) * a->head_dim;
         float *to = t->q + (size_t)i * t->dim_pad;
         t->q_sum[i] = 0;
@@ -549,7 +564,7 @@ static void load_queries(struct decode *t, const struct decode_run *run)
             to[d] = d < t->dim ? from[d] * a->scale : 0;
             t->q_sum[i] += to[d];
         }
-        t->visible[i] = aq_attn_visible(len, run->seq->rows, row);
+        t->visible[i] = aq_attn_visible(len, seq->rows, row);
         t->first[i] = aq_attn_first(a->window, t->visible[i]);
         t->max[i] = -INFINITY;
         vec_store(t->weight + (size_t)i * VEC_LANES, vec_zero());
@@ -564,7 +579,9 @@ static void store_outputs(const struct decode *t, const struct decode_run *run)
     bool quantised = aq_dtype_is_quantised(a->kv_dtype);
     for (uint32_t i = 0; i < t->heads * t->count; i++) {
         uint32_t query = run->query + i % t->count;
-        size_t row = run->seq->row + (size_t)(query / a->q_per_kv);
+        uint32_t of_seq = query / a->q_per_kv;
+        const struct aq_attn_seq *seq = row_seq(run, &of_seq);
+        size_t row = seq->row + (size_t)of_seq;
         size_t head = (size_t)(run->head + i / t->count) * a->q_per_kv + query % a->q_per_kv;
         size_t to = row * a->out_stride + head * a->head_dim;
         float weight = vec_sum(vec_load(t->weight + (size_t)i * VEC_LANES));
@@ -604,12 +621,21 @@ static void find_next(struct step *x, const struct decode_run *run, uint32_t hea
     }
 }
 
-/* Attends block b with the queries of a head, several together where they see the same of it; the
- * first step asks for the next block. */
-VEC_FN void attend_block(struct decode *t, struct step *x, struct form f, uint32_t head, uint32_t b)
+/* Sanitizers instrument every copy of what is inlined: in their builds there is one of the
+ * following, which asks for its form as it goes. */
+#if AQ_UNROLLS
+#define ATTEND_FN VEC_FN
+#else
+#define ATTEND_FN static __attribute__((noinline))
+#endif
+
+/* Attends block b with a span of queries of a head, several together where they see the same of it;
+ * the first step asks for the next block. */
+ATTEND_FN void attend_block(struct decode *t, struct step *x, struct form f, struct span of,
+                            uint32_t b)
 {
-    uint32_t end = (head + 1) * t->count;
-    for (uint32_t query = head * t->count; query < end; query += x->wide ? QUERIES_WIDE : 1) {
+    uint32_t end = of.end;
+    for (uint32_t query = of.begin; query < end; query += x->wide ? QUERIES_WIDE : 1) {
         uint32_t last = query + QUERIES_WIDE - 1;
         struct span seen = slots_seen(t, query, query, b);
         x->query = query;
@@ -627,37 +653,73 @@ VEC_FN void attend_block(struct decode *t, struct step *x, struct form f, uint32
     }
 }
 
-/* The two that sequences of KIVI have beside their codes, once for all forms of these: a block of
- * f16, and one that was widened to f32. */
-static __attribute__((noinline)) void attend_f16(struct decode *t, struct step *x, uint32_t head,
-                                                 uint32_t b)
-{
-    attend_block(t, x, (struct form){AQ_F16, t->dim}, head, b);
-}
+/* Attends block b, once it and the next one are set: one function a format and head size, for what
+ * attends a block with many queries (attend_jointly) or seldom. */
+typedef void attend_fn(struct decode *t, const struct step *step, struct span of, uint32_t b);
 
-static __attribute__((noinline)) void attend_f32(struct decode *t, struct step *x, uint32_t head,
-                                                 uint32_t b)
-{
-    attend_block(t, x, (struct form){AQ_F32, t->dim}, head, b);
-}
+#define ATTEND(name, how, dtype, head_dim)                                                         \
+    static __attribute__((noinline)) void name(struct decode *t, const struct step *step,          \
+                                               struct span of, uint32_t b)                         \
+    {                                                                                              \
+        struct step x = *step;                                                                     \
+        how(t, &x, (struct form){dtype, head_dim}, of, b);                                         \
+    }
 
-/* The same for a block of any format. */
-VEC_FN void attend_any(struct decode *t, const struct decode_run *run, struct step *x,
-                       struct form f, uint32_t head, uint32_t b)
+/* Head sizes that most models have are constants to the compiler. */
+#if AQ_UNROLLS
+#define ATTEND_SIZES(name, how, dtype)                                                             \
+    ATTEND(name, how, dtype, t->dim)                                                               \
+    ATTEND(name##_64, how, dtype, 64)                                                              \
+    ATTEND(name##_128, how, dtype, 128)
+#define ATTEND_ALL(name) name, name##_64, name##_128
+#else
+#define ATTEND_SIZES(name, how, dtype) ATTEND(name, how, dtype, t->dim)
+#define ATTEND_ALL(name)               name, name, name
+#endif
+
+ATTEND_SIZES(attend_f32, attend_block, AQ_F32)
+ATTEND_SIZES(attend_f16, attend_block, AQ_F16)
+ATTEND_SIZES(attend_bf16, attend_block, AQ_BF16)
+ATTEND_SIZES(attend_q8, attend_block, AQ_Q8)
+ATTEND_SIZES(attend_q4, attend_block, AQ_Q4)
+
+/* The same for KIVI's codes: a block whose rows are not whole vectors is widened to f32 first. */
+VEC_FN void attend_codes(struct decode *t, struct step *x, struct form f, struct span of,
+                         uint32_t b)
 {
-    if (!aq_dtype_is_kivi(f.dtype)) {
-        attend_block(t, x, f, head, b);
-    } else if (b >= run->seq->coded) {
-        attend_f16(t, x, head, b);
-    } else if (is_direct(f)) {
-        attend_block(t, x, f, head, b);
-    } else {
+    if (!is_direct(f)) {
         if (x->next_slots)
             vec_prefetch(x->next, aq_kv_block_bytes(f.dtype, f.dim));
         x->next_slots = 0;
         x->block = widen_block(t, x->block, f);
-        attend_f32(t, x, head, b);
+        attend_f32(t, x, of, b);
+    } else {
+        attend_block(t, x, f, of, b);
     }
+}
+
+ATTEND_SIZES(attend_kivi4, attend_codes, AQ_KIVI4)
+ATTEND_SIZES(attend_kivi2, attend_codes, AQ_KIVI2)
+
+/* For a block of this format: for rare head sizes, for 64, for 128. */
+static attend_fn *const attend_fns[AQ_DTYPE_COUNT][3] = {
+    [AQ_F32] = {ATTEND_ALL(attend_f32)},     [AQ_F16] = {ATTEND_ALL(attend_f16)},
+    [AQ_BF16] = {ATTEND_ALL(attend_bf16)},   [AQ_Q8] = {ATTEND_ALL(attend_q8)},
+    [AQ_Q4] = {ATTEND_ALL(attend_q4)},       [AQ_KIVI4] = {ATTEND_ALL(attend_kivi4)},
+    [AQ_KIVI2] = {ATTEND_ALL(attend_kivi2)},
+};
+
+static inline int size_number(uint32_t dim)
+{
+    return dim == 64 ? 1 : dim == 128 ? 2 : 0;
+}
+
+/* Block b of a sequence. */
+static inline void attend(struct decode *t, const struct decode_run *run,
+                          const struct aq_attn_seq *seq, const struct step *x, struct span of,
+                          uint32_t b)
+{
+    attend_fns[aq_attn_block_dtype(run->a, seq, b)][size_number(t->dim)](t, x, of, b);
 }
 
 /* Asks for what is remembered of slots, which is wanted when all blocks have been seen: during the
@@ -694,24 +756,52 @@ VEC_FN void attend_blocks(struct decode *t, const struct decode_run *run, struct
             find_next(&x, run, head, b, blocks);
             if (t->kept)
                 ask_slots(run, head, b, blocks);
-            attend_any(t, run, &x, f, head, b);
+            struct span of = {head * t->count, (head + 1) * t->count};
+            if (!aq_dtype_is_kivi(f.dtype))
+                attend_block(t, &x, f, of, b);
+            else if (b >= run->seq->coded)
+                attend(t, run, run->seq, &x, of, b);
+            else
+                attend_codes(t, &x, f, of, b);
         }
     }
 }
 
-/* Head sizes that most models have are constants to the compiler. */
-VEC_FN void decode_heads(struct decode *t, const struct decode_run *run, enum aq_dtype dtype)
-{
-    load_queries(t, run);
-    switch (t->dim) {
-#if AQ_UNROLLS
-    case 64: attend_blocks(t, run, (struct form){dtype, 64}); break;
-    case 128: attend_blocks(t, run, (struct form){dtype, 128}); break;
-#endif
-    default: attend_blocks(t, run, (struct form){dtype, t->dim});
+/* All blocks of a sequence, once for each format and head size: a call for each block is 5 % of
+ * the time of int8. */
+typedef void attend_all_fn(struct decode *restrict t, const struct decode_run *run);
+
+#define ATTEND_BLOCKS(name, dtype, head_dim)                                                       \
+    static __attribute__((noinline)) void name(struct decode *restrict t,                          \
+                                               const struct decode_run *run)                       \
+    {                                                                                              \
+        attend_blocks(t, run, (struct form){dtype, head_dim});                                     \
     }
-    store_outputs(t, run);
-}
+#if AQ_UNROLLS
+#define BLOCKS_SIZES(name, dtype)                                                                  \
+    ATTEND_BLOCKS(name, dtype, t->dim)                                                             \
+    ATTEND_BLOCKS(name##_64, dtype, 64)                                                            \
+    ATTEND_BLOCKS(name##_128, dtype, 128)
+#else
+#define BLOCKS_SIZES(name, dtype) ATTEND_BLOCKS(name, dtype, t->dim)
+#endif
+
+BLOCKS_SIZES(blocks_f32, AQ_F32)
+BLOCKS_SIZES(blocks_f16, AQ_F16)
+BLOCKS_SIZES(blocks_bf16, AQ_BF16)
+BLOCKS_SIZES(blocks_q8, AQ_Q8)
+BLOCKS_SIZES(blocks_q4, AQ_Q4)
+BLOCKS_SIZES(blocks_kivi4, AQ_KIVI4)
+BLOCKS_SIZES(blocks_kivi2, AQ_KIVI2)
+
+static attend_all_fn *const blocks_fns[AQ_DTYPE_COUNT][3] = {
+    [AQ_F32] = {ATTEND_ALL(blocks_f32)},     [AQ_F16] = {ATTEND_ALL(blocks_f16)},
+    [AQ_BF16] = {ATTEND_ALL(blocks_bf16)},   [AQ_Q8] = {ATTEND_ALL(blocks_q8)},
+    [AQ_Q4] = {ATTEND_ALL(blocks_q4)},       [AQ_KIVI4] = {ATTEND_ALL(blocks_kivi4)},
+    [AQ_KIVI2] = {ATTEND_ALL(blocks_kivi2)},
+};
+
+#include "kernels/cpu/attn_joint_simd.h"
 
 /* Adds what these queries saw to the scores of their heads. */
 static void remember(struct decode *t, const struct decode_run *run)
@@ -762,25 +852,34 @@ static inline uint32_t heads_together(uint32_t queries, uint32_t kept_slots)
     return (uint32_t)aq_max_u64(1, heads);
 }
 
-VEC_FN void decode_tile(const struct decode_job *job, enum aq_dtype dtype, uint32_t tile,
-                        uint32_t worker)
+static void decode_tile(void *arg, uint32_t tile, uint32_t worker)
 {
+    const struct decode_job *job = arg;
     const struct aq_attn *a = job->a;
-    const struct aq_attn_seq *seq = &a->seqs[tile / job->tiles_per_seq];
+    uint32_t number = tile / job->tiles_per_seq;
+    const struct aq_attn_seq *seq = &a->seqs[number];
     uint32_t head = tile % job->tiles_per_seq * job->tile_heads;
     struct decode_run run = {.a = a, .seq = seq, .head = head};
+    run.members = joint_members(a, job->members_max, number);
+    if (!run.members)
+        return;
     run.head_end = (uint32_t)aq_min_u64(head + job->tile_heads, a->kv_heads);
     uint32_t kept = a->rule.victim && seq->slots.score ? longest(seq, head, run.head_end) : 0;
     /* Scores are of one row after the other. */
-    uint32_t queries = seq->rows * a->q_per_kv, wave = kept ? a->q_per_kv : queries;
-    uint32_t together = heads_together(wave, kept);
+    uint32_t queries = seq->rows * run.members * a->q_per_kv, wave = kept ? a->q_per_kv : queries;
+    uint32_t together = run.members > 1 ? 1 : heads_together(wave, kept);
     for (; run.head < run.head_end; run.head += run.heads) {
         run.heads = (uint32_t)aq_min_u64(together, run.head_end - run.head);
         uint32_t count;
         for (run.query = 0; run.query < queries; run.query += count) {
             count = (uint32_t)aq_min_u64(QUERIES_MAX, wave - run.query % wave);
             struct decode t = decode_open(job->ex, worker, a->head_dim, run.heads, count, kept);
-            decode_heads(&t, &run, dtype);
+            load_queries(&t, &run);
+            if (run.members > 1)
+                attend_jointly(&t, &run);
+            else
+                blocks_fns[a->kv_dtype][size_number(t.dim)](&t, &run);
+            store_outputs(&t, &run);
             if (kept)
                 remember(&t, &run);
         }
@@ -790,41 +889,6 @@ VEC_FN void decode_tile(const struct decode_job *job, enum aq_dtype dtype, uint3
         slots_victim(a, seq, head);
 }
 
-static void decode_tile_f32(void *job, uint32_t tile, uint32_t worker)
-{
-    decode_tile(job, AQ_F32, tile, worker);
-}
-
-static void decode_tile_f16(void *job, uint32_t tile, uint32_t worker)
-{
-    decode_tile(job, AQ_F16, tile, worker);
-}
-
-static void decode_tile_bf16(void *job, uint32_t tile, uint32_t worker)
-{
-    decode_tile(job, AQ_BF16, tile, worker);
-}
-
-static void decode_tile_q8(void *job, uint32_t tile, uint32_t worker)
-{
-    decode_tile(job, AQ_Q8, tile, worker);
-}
-
-static void decode_tile_q4(void *job, uint32_t tile, uint32_t worker)
-{
-    decode_tile(job, AQ_Q4, tile, worker);
-}
-
-static void decode_tile_kivi4(void *job, uint32_t tile, uint32_t worker)
-{
-    decode_tile(job, AQ_KIVI4, tile, worker);
-}
-
-static void decode_tile_kivi2(void *job, uint32_t tile, uint32_t worker)
-{
-    decode_tile(job, AQ_KIVI2, tile, worker);
-}
-
 void VEC_VERSION(attn_decode)(struct aq_exec *ex, const struct aq_attn *a)
 {
     aq_attn_decode_assert(a);
@@ -832,14 +896,10 @@ void VEC_VERSION(attn_decode)(struct aq_exec *ex, const struct aq_attn *a)
     struct aq_pool *pool = aq_exec_pool(ex);
     struct decode_job job = {.ex = ex, .a = a};
     /* Larger tiles ask ahead across heads; enough of them must be left for balance. */
-    uint64_t heads = (uint64_t)a->seq_count * a->kv_heads;
+    job.members_max = joint_members_max(a, aq_pool_threads(pool));
+    uint64_t heads = (uint64_t)joint_tiles(a, job.members_max) * a->kv_heads;
     uint64_t tile_heads = heads / (16ull * aq_pool_threads(pool));
     job.tile_heads = (uint32_t)aq_max_u64(1, aq_min_u64(tile_heads, 8));
     job.tiles_per_seq = (uint32_t)aq_div_up(a->kv_heads, job.tile_heads);
-    static aq_tile_fn *const fns[AQ_DTYPE_COUNT] = {
-        [AQ_F32] = decode_tile_f32,     [AQ_F16] = decode_tile_f16, [AQ_BF16] = decode_tile_bf16,
-        [AQ_Q8] = decode_tile_q8,       [AQ_Q4] = decode_tile_q4,   [AQ_KIVI4] = decode_tile_kivi4,
-        [AQ_KIVI2] = decode_tile_kivi2,
-    };
-    aq_pool_run(pool, fns[a->kv_dtype], &job, a->seq_count * job.tiles_per_seq);
+    aq_pool_run(pool, decode_tile, &job, a->seq_count * job.tiles_per_seq);
 }

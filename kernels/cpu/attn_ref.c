@@ -15,7 +15,11 @@ struct query {
     const float *q;
     uint32_t head, first, end; /* the keys that it sees: [first, end) */
     uint32_t g;                /* the first of the query heads of the KV head that count */
+    float *rows;               /* [ROWS][head_dim]: room for rows of K or V */
 };
+
+/* Keys that are scored together: a sum has to wait for the one before, four of them need not. */
+enum { ROWS = 4 };
 
 /* Number d of the query, as `key` gets it. */
 static double query_at(const struct query *x, uint32_t key, uint32_t d)
@@ -29,27 +33,64 @@ static double query_at(const struct query *x, uint32_t key, uint32_t d)
     return d < half ? x->q[d] * c + x->q[d + half] * s : x->q[d] * c - x->q[d - half] * s;
 }
 
-static double score(const struct query *x, uint32_t key)
+static bool is_turned(const struct query *x, uint32_t key)
+{
+    return x->seq->turn.turn && key < x->seq->turn.slots;
+}
+
+/* A row of the block that holds key. */
+static void load_row(const struct query *x, float *to, uint32_t key, uint32_t row)
 {
     const struct aq_attn *a = x->a;
-    const uint8_t *block = aq_attn_block(x->seq, x->head, key / AQ_HEAD_BLOCK_SLOTS);
-    enum aq_dtype dtype = aq_attn_block_dtype(a, x->seq, key / AQ_HEAD_BLOCK_SLOTS);
-    uint32_t row = key % AQ_HEAD_BLOCK_SLOTS;
+    uint32_t b = key / AQ_HEAD_BLOCK_SLOTS;
+    aq_kv_load_row(to, aq_attn_block(x->seq, x->head, b), aq_attn_block_dtype(a, x->seq, b),
+                   a->head_dim, row + key % AQ_HEAD_BLOCK_SLOTS);
+}
+
+static double score(const struct query *x, uint32_t key)
+{
+    const float *k = x->rows;
+    uint32_t dim = x->a->head_dim;
     double sum = 0;
-    for (uint32_t d = 0; d < a->head_dim; d++)
-        sum += query_at(x, key, d) * aq_kv_load(block, dtype, a->head_dim, row, d);
-    return sum * a->scale;
+    load_row(x, x->rows, key, 0);
+    if (is_turned(x, key)) {
+        for (uint32_t d = 0; d < dim; d++)
+            sum += query_at(x, key, d) * k[d];
+    } else {
+        for (uint32_t d = 0; d < dim; d++)
+            sum += (double)x->q[d] * k[d];
+    }
+    return sum * x->a->scale;
+}
+
+/* The scores of `count` keys from key on, at most ROWS; each as score() has it. */
+static void scores(const struct query *x, uint32_t key, uint32_t count, double *ret)
+{
+    uint32_t dim = x->a->head_dim;
+    if (count < ROWS || is_turned(x, key)) {
+        for (uint32_t i = 0; i < count; i++)
+            ret[i] = score(x, key + i);
+        return;
+    }
+    for (uint32_t i = 0; i < ROWS; i++)
+        load_row(x, x->rows + (size_t)i * dim, key + i, 0);
+    const float *k = x->rows;
+    double sum[ROWS] = {0};
+    for (uint32_t d = 0; d < dim; d++) {
+        double q = x->q[d];
+        for (uint32_t i = 0; i < ROWS; i++)
+            sum[i] += q * k[(size_t)i * dim + d];
+    }
+    for (uint32_t i = 0; i < ROWS; i++)
+        ret[i] = sum[i] * x->a->scale;
 }
 
 /* sum[d] += p * V[key][d] */
 static void add_value(const struct query *x, uint32_t key, double p, double *sum)
 {
-    const struct aq_attn *a = x->a;
-    const uint8_t *block = aq_attn_block(x->seq, x->head, key / AQ_HEAD_BLOCK_SLOTS);
-    enum aq_dtype dtype = aq_attn_block_dtype(a, x->seq, key / AQ_HEAD_BLOCK_SLOTS);
-    uint32_t row = AQ_HEAD_BLOCK_SLOTS + key % AQ_HEAD_BLOCK_SLOTS;
-    for (uint32_t d = 0; d < a->head_dim; d++)
-        sum[d] += p * aq_kv_load(block, dtype, a->head_dim, row, d);
+    load_row(x, x->rows, key, AQ_HEAD_BLOCK_SLOTS);
+    for (uint32_t d = 0; d < x->a->head_dim; d++)
+        sum[d] += p * x->rows[d];
 }
 
 /* Returns the log of the sum of exp(score); sum[d] becomes the output. */
@@ -60,14 +101,22 @@ static double attend(const struct query *x, double *sum)
         sum[d] = 0;
     if (!x->end)
         return -INFINITY;
-    double max = -INFINITY, weight = 0;
-    for (uint32_t key = x->first; key < x->end; key++)
-        max = fmax(max, score(x, key));
+    double max = -INFINITY, weight = 0, s[ROWS];
+    for (uint32_t key = x->first, n; key < x->end; key += n) {
+        n = (uint32_t)aq_min_u64(ROWS, x->end - key);
+        scores(x, key, n, s);
+        for (uint32_t i = 0; i < n; i++)
+            max = fmax(max, s[i]);
+    }
     double base = max == -INFINITY ? 0 : max; /* all scores -inf: weights of 0, not NaN */
-    for (uint32_t key = x->first; key < x->end; key++) {
-        double p = exp(score(x, key) - base);
-        weight += p;
-        add_value(x, key, p, sum);
+    for (uint32_t key = x->first, n; key < x->end; key += n) {
+        n = (uint32_t)aq_min_u64(ROWS, x->end - key);
+        scores(x, key, n, s);
+        for (uint32_t i = 0; i < n; i++) {
+            double p = exp(s[i] - base);
+            weight += p;
+            add_value(x, key + i, p, sum);
+        }
     }
     for (uint32_t d = 0; d < dim; d++)
         sum[d] /= weight;
@@ -78,6 +127,11 @@ struct job {
     struct aq_exec *ex;
     const struct aq_attn *a;
 };
+
+static size_t rows_bytes(const struct aq_attn *a)
+{
+    return (size_t)ROWS * a->head_dim * sizeof(float);
+}
 
 /* The keys of query row i of a head. */
 static void set_keys(struct query *x, uint32_t i)
@@ -132,6 +186,7 @@ static void attend_tile(void *arg, uint32_t tile, uint32_t worker)
     const struct aq_attn_seq *seq = &a->seqs[tile / a->kv_heads];
     double *log_sum = aq_exec_scratch(job->ex, worker), *sum = log_sum + a->q_per_kv;
     struct query x = {.a = a, .seq = seq, .head = tile % a->kv_heads};
+    x.rows = (float *)(sum + a->head_dim);
     for (uint32_t i = 0; i < seq->rows; i++) {
         set_keys(&x, i);
         attend_row(&x, i, log_sum, sum);
@@ -149,7 +204,8 @@ static void attend_tile(void *arg, uint32_t tile, uint32_t worker)
 
 static void attend_all(struct aq_exec *ex, const struct aq_attn *a)
 {
-    assert((a->head_dim + a->q_per_kv) * sizeof(double) <= aq_exec_scratch_size(ex));
+    assert((a->head_dim + a->q_per_kv) * sizeof(double) + rows_bytes(a) <=
+           aq_exec_scratch_size(ex));
     struct job job = {.ex = ex, .a = a};
     aq_pool_run(aq_exec_pool(ex), attend_tile, &job, a->seq_count * a->kv_heads);
 }
@@ -171,15 +227,22 @@ void aq_attn_prefill_ref(struct aq_exec *ex, const struct aq_attn *a)
 
 /* ---- column sums ---- */
 
-/* The sum over queries for one key, queries ascending. */
-static double column(struct query *x, double *log_sum, uint32_t key)
+/* The sum over queries for one key, queries ascending; in f64 within a window of queries, and a
+ * float behind each of them, from which a later call can go on. */
+static float column(struct query *x, double *log_sum, uint32_t key, float begun)
 {
     const struct aq_attn *a = x->a;
     uint32_t rows = x->seq->rows;
-    uint32_t first = a->pairs.rows && a->pairs.rows < rows ? rows - a->pairs.rows : 0;
-    double sum = 0;
-    for (uint32_t i = first; i < rows; i++) {
+    uint32_t first = a->pairs.rows && a->pairs.rows < rows ? rows - a->pairs.rows : 0, end = 0;
+    double sum = begun;
+    for (uint32_t i = 0; i < rows; i++) {
+        if (i == end) {
+            end = (uint32_t)aq_min_u64(end + AQ_ATTN_STATS_ROWS, rows);
+            sum = (float)sum * pow(a->rule.decay, end - i);
+        }
         set_keys(x, i);
+        if (i < first)
+            continue;
         if (key < x->first || key >= x->end)
             continue;
         uint32_t dist = x->end - 1 - key;
@@ -189,9 +252,9 @@ static double column(struct query *x, double *log_sum, uint32_t key)
             ((size_t)x->seq->row + i) * a->kv_heads * a->q_per_kv + (size_t)x->head * a->q_per_kv;
         for (uint32_t g = x->g; g < x->g + aq_attn_stats_group(a); g++)
             log_sum[g] = a->log_sum_exp[at + g];
-        sum += pow(a->rule.decay, rows - 1 - i) * counted(x, i, log_sum, key);
+        sum += pow(a->rule.decay, end - 1 - i) * counted(x, i, log_sum, key);
     }
-    return sum;
+    return (float)sum;
 }
 
 static void stats_tile(void *arg, uint32_t tile, uint32_t worker)
@@ -203,15 +266,16 @@ static void stats_tile(void *arg, uint32_t tile, uint32_t worker)
     double *log_sum = aq_exec_scratch(job->ex, worker);
     struct query x = {.a = a, .seq = seq, .head = row / (rows / a->kv_heads)};
     x.g = row % (rows / a->kv_heads);
+    x.rows = (float *)(log_sum + a->q_per_kv);
     float *to = seq->slots.score + (size_t)row * seq->slots.stride;
     for (uint32_t key = 0; key < aq_attn_len(seq, x.head); key++)
-        to[key] = (float)column(&x, log_sum, key);
+        to[key] = column(&x, log_sum, key, aq_attn_begun_sum(a, row, key));
 }
 
 void aq_attn_stats_ref(struct aq_exec *ex, const struct aq_attn *a)
 {
     aq_attn_stats_assert(a);
-    assert(a->q_per_kv * sizeof(double) <= aq_exec_scratch_size(ex));
+    assert(a->q_per_kv * sizeof(double) + rows_bytes(a) <= aq_exec_scratch_size(ex));
     struct job job = {.ex = ex, .a = a};
     aq_pool_run(aq_exec_pool(ex), stats_tile, &job, a->seq_count * aq_attn_stats_rows(a));
 }

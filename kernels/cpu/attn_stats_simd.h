@@ -14,7 +14,7 @@
 
 enum {
     STATS_HALVES = AQ_ATTN_STATS_KEYS / TILE_LANES, /* that share the scaling of queries */
-    STATS_WINDOW = 64,
+    STATS_WINDOW = AQ_ATTN_STATS_ROWS,
 };
 
 struct stats_run {
@@ -284,8 +284,10 @@ VEC_FN void stats_keys_of(struct stats *s, const struct stats_run *run, enum aq_
     double power = 1;
     for (uint32_t i = 0; i <= STATS_WINDOW; i++, power *= (double)run->a->rule.decay)
         s->power[i] = (float)power;
-    for (uint32_t i = 0; i < AQ_ATTN_STATS_KEYS; i++)
-        s->total[i] = s->window[i] = s->pending[i] = 0;
+    for (uint32_t i = 0; i < AQ_ATTN_STATS_KEYS; i++) {
+        s->total[i] = aq_attn_begun_sum(run->a, run->row, run->key + i);
+        s->window[i] = s->pending[i] = 0;
+    }
     for (uint32_t half = 0; half < STATS_HALVES; half++)
         take_keys(s, run, dtype, half);
     stats_range(run, &query, &end);

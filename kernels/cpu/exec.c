@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cpu/codes.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/kernels.h"
 
@@ -9,6 +10,8 @@ struct aq_exec {
     struct aq_pool *pool;
     char *scratch;
     size_t scratch_bytes;
+    void *codes;
+    size_t codes_bytes;
 };
 
 int aq_exec_open(struct aq_exec **ret, struct aq_pool *pool, void *scratch, size_t scratch_bytes,
@@ -43,6 +46,24 @@ void *aq_exec_scratch(struct aq_exec *ex, uint32_t worker)
 size_t aq_exec_scratch_size(const struct aq_exec *ex)
 {
     return ex->scratch_bytes;
+}
+
+void aq_exec_lend_codes(struct aq_exec *ex, void *memory, size_t bytes)
+{
+    assert((uintptr_t)memory % 64 == 0);
+    ex->codes = memory;
+    ex->codes_bytes = bytes;
+}
+
+void *aq_exec_codes(struct aq_exec *ex, size_t *ret_bytes)
+{
+    *ret_bytes = ex->codes_bytes;
+    return ex->codes;
+}
+
+size_t aq_kernels_codes_bytes(uint32_t k_max)
+{
+    return aq_align_up(AQ_CODES_ROWS * aq_codes_x_row(2, k_max), 4096);
 }
 
 size_t aq_kernels_scratch_bytes(const struct aq_scratch_need *need)

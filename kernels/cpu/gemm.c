@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The products' loops: see gemm.h. */
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/codes.h"
 
 #include <assert.h>
 #include <stdatomic.h>
@@ -86,7 +87,7 @@ struct block {
 static void run_block(const struct job *j, const struct tile *t, const struct block *b, float *sums)
 {
     uint32_t groups = (uint32_t)aq_div_up(t->rows, j->ops->step_rows), row = 0;
-    size_t x_size = aq_dtype_bytes(j->ops->compute);
+    size_t x_size = j->ops->code_bytes ? 1 : aq_dtype_bytes(j->ops->compute);
     for (uint32_t g = 0; g < groups; g++) {
         uint32_t end = group_end(j->ops, t->rows, groups, g);
         uint32_t from = (uint32_t)((uint64_t)b->ahead_bytes * g / groups);
@@ -183,7 +184,11 @@ static void run_panel(const struct job *j, const struct tile *t, uint32_t i, uin
                       .tile_rows = &w->tile_rows};
     b.k = (uint32_t)aq_min_u64(j->block_k, p->k - b.first_k);
     b.w = b.panel.w + aq_panel_offset(p->w_dtype, b.first_k);
-    b.x = (const char *)p->x + (t->row * p->x_stride + b.first_k) * aq_dtype_bytes(p->x_dtype);
+    if (j->ops->code_bytes)
+        b.x = (const char *)p->x + t->row * p->x_stride +
+              b.first_k / AQ_GROUP_K * aq_codes_x_group(j->ops->code_bytes);
+    else
+        b.x = (const char *)p->x + (t->row * p->x_stride + b.first_k) * aq_dtype_bytes(p->x_dtype);
     look_ahead(j, t, &b, next);
     b.codes = takes_codes(j, t->rows);
     if (j->convert && !b.codes) {
@@ -253,7 +258,8 @@ static void cut(struct job *j, uint32_t threads)
 static void cut_k(struct job *j)
 {
     uint32_t k = j->p->k, most = j->ops->block_k;
-    size_t column_bytes = AQ_PANEL_ROWS * aq_dtype_bytes(j->ops->compute);
+    size_t column_bytes = j->ops->code_bytes ? aq_codes_w_group(j->ops->code_bytes) / AQ_GROUP_K
+                                             : AQ_PANEL_ROWS * aq_dtype_bytes(j->ops->compute);
     j->few = j->chunk_rows <= j->ops->few_rows;
     if (j->few && !takes_codes(j, j->chunk_rows) &&
         (j->convert || j->chunk_rows > j->ops->step_rows))
@@ -279,14 +285,15 @@ void aq_gemm_run(struct aq_exec *ex, const struct aq_product *p, const struct aq
     assert(p->combine != AQ_COMBINE_ADD || p->y_dtype == AQ_F32);
     assert(aq_exec_scratch_size(ex) >= AQ_GEMM_SCRATCH_BYTES);
     assert(p->k > 0);
-    struct job j = {.ex = ex, .p = p, .ops = ops, .widen = p->x_dtype != ops->compute};
+    struct job j = {
+        .ex = ex, .p = p, .ops = ops, .widen = ops->widen && p->x_dtype != ops->compute};
     for (uint32_t i = 0; i < p->segment_count; i++)
         j.panel_count += aq_panel_count(p->segments[i].rows);
     if (!p->m || !j.panel_count)
         return;
     uint32_t threads = aq_pool_threads(aq_exec_pool(ex));
     /* f32 weights of a bf16 product are rounded even where the arithmetic is f32. */
-    j.convert = p->w_dtype != ops->compute || (j.widen && p->w_dtype == AQ_F32);
+    j.convert = ops->code_bytes || p->w_dtype != ops->compute || (j.widen && p->w_dtype == AQ_F32);
     cut(&j, threads);
     cut_k(&j);
     cut_panels(&j, threads);

@@ -36,8 +36,9 @@ enum {
 };
 
 /* Sums of a few rows over one K block.
- *   x     [rows][k] of the compute type, row stride x_stride elements
- *   w     f32 [k][64], or bf16 [ceil(k/2)][64][2] where the pad of an odd k is zero
+ *   x     [rows][k] of the compute type, row stride x_stride elements (bytes where it is AQ_Q8)
+ *   w     f32 [k][64], or bf16 [ceil(k/2)][64][2] where the pad of an odd k is zero; codes.h has
+ *         both for AQ_Q8
  *   sums  f32 [rows][64], contiguous; taken for zero when `first`
  * ahead: memory to prefetch meanwhile, none where ahead_bytes is 0; into L1 when `near` (its use
  * is near), else into L2. */
@@ -62,7 +63,8 @@ struct aq_gemm_finish {
 };
 
 struct aq_gemm_ops {
-    enum aq_dtype compute; /* what `step` takes: AQ_F32 or AQ_BF16 */
+    enum aq_dtype compute; /* what `step` takes: AQ_F32, AQ_BF16, or AQ_Q8: codes.h */
+    uint32_t code_bytes;   /* of AQ_Q8: of a code of x and of w, 1 or 2 */
     uint32_t step_rows;    /* most rows of a step */
     /* Steps of step_rows and one of the rest, if that is faster than steps of the same number. */
     bool whole_steps;
@@ -133,7 +135,9 @@ static inline void aq_gemm_ask(const char **ahead, uint32_t lines, bool near)
 }
 
 /* Pieces that higher levels reuse, and tests. */
+void aq_gemm_finish_one(const struct aq_product *p, uint32_t row, uint32_t column, double sum);
 void aq_gemm_finish_ref(const struct aq_gemm_finish *f);
+void aq_gemm_finish_avx2(const struct aq_gemm_finish *f);
 void aq_gemm_finish_avx512(const struct aq_gemm_finish *f);
 void aq_gemm_step_avx512bf16(const struct aq_gemm_step *s);
 void aq_gemm_step_codes_avx512bf16(const struct aq_gemm_step *s, enum aq_dtype dtype, bool round);

@@ -6,7 +6,8 @@
  *
  * What a tile instruction costs (one core of a Xeon, cycles): a dot product 16, a load of 1 KiB
  * from L1 8 and from L2 20, a store to L1 15 and to L2 58.  Two loads and two dot products of each
- * operand per pair of tiles is what L2 can feed, and sums stay in tiles or L1. */
+ * operand per pair of tiles is what L2 can feed, and sums stay in tiles for a whole block: shorter
+ * parts, which would keep x in L1, cost more in loads and stores of sums than they save. */
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/tiles.h"
 #include "kernels/cpu/versions.h"
@@ -19,13 +20,11 @@ enum {
     CHUNK_ROWS = 256,
     /* With more rows the sums of all do not stay in L1 between short blocks. */
     FEW_ROWS = 2 * STEP_ROWS,
-    /* Of 256 rows of x such a block is 1 MiB, half of L2; its weights are 256 KiB. */
-    BLOCK_K = 2048,
+    /* Of 256 rows of x such a block is half a MiB, a quarter of L2; the weights of a panel, those
+     * that come next, and the sums of all panels need the rest. */
+    BLOCK_K = 1024,
     STREAM_AHEAD = 2048,
-    PANELS = 4,
-    /* Columns that 32 rows go through at a time: x is in L1 when the second half of the panel needs
-     * it. */
-    PART_K = 256,
+    PANELS = 8,
     K_BYTES = AQ_PANEL_ROWS * 2, /* of weights, per k */
     /* Between rows of the tiles of weights, and of sums. */
     PAIR_BYTES = 2 * K_BYTES,
@@ -289,18 +288,12 @@ static void step(const struct aq_gemm_step *s)
     const char *x = s->x, *w = s->w;
     size_t x_bytes = s->x_stride * 2;
     uint32_t steps = s->k / AQ_TILE_K, rest = s->k % AQ_TILE_K;
-    uint32_t part = s->rows > AQ_TILE_ROWS ? PART_K / AQ_TILE_K : steps;
     struct ahead ahead = ahead_of(s, steps);
-    bool first = s->first;
-    for (uint32_t i = 0; i < steps; i += part) {
-        uint32_t n = (uint32_t)aq_min_u64(part, steps - i);
-        run(s, x, x_bytes, w, n, first, &ahead);
-        x += (size_t)n * AQ_TILE_BYTES;
-        w += (size_t)n * AQ_TILE_K * K_BYTES;
-        first = false;
-    }
+    if (steps)
+        run(s, x, x_bytes, w, steps, s->first, &ahead);
     if (rest)
-        run_rest(s, x, x_bytes, w, rest, first);
+        run_rest(s, x + (size_t)steps * AQ_TILE_BYTES, x_bytes,
+                 w + (size_t)steps * AQ_TILE_K * K_BYTES, rest, s->first && !steps);
 }
 
 static const struct aq_gemm_ops ops = {.compute = AQ_BF16,

@@ -47,6 +47,11 @@ VEC_FN void codes_words(const uint8_t *p, vec_int w[2])
 
 #include "kernels/cpu/gemm_simd.h"
 
+void aq_gemm_finish_avx2(const struct aq_gemm_finish *f)
+{
+    finish(f);
+}
+
 void aq_product_f32_avx2(struct aq_exec *ex, const struct aq_product *p)
 {
     assert(p->x_dtype == AQ_F32);

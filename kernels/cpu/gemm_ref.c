@@ -24,7 +24,7 @@ static double activate(enum aq_activation a, double v)
     return v;
 }
 
-static void finish(const struct aq_product *p, uint32_t row, uint32_t column, double sum)
+void aq_gemm_finish_one(const struct aq_product *p, uint32_t row, uint32_t column, double sum)
 {
     float v = (float)activate(p->activation, p->bias ? sum + p->bias[column] : sum);
     size_t at = row * p->y_stride + column;
@@ -39,7 +39,7 @@ void aq_gemm_finish_ref(const struct aq_gemm_finish *f)
 {
     for (uint32_t r = 0; r < f->rows; r++) {
         for (uint32_t c = 0; c < f->columns; c++)
-            finish(f->p, f->row + r, f->column + c, f->sums[r * AQ_PANEL_ROWS + c]);
+            aq_gemm_finish_one(f->p, f->row + r, f->column + c, f->sums[r * AQ_PANEL_ROWS + c]);
     }
 }
 
@@ -56,7 +56,7 @@ static void run_panel(const struct aq_product *p, const struct aq_segment *s, ui
                     wk = aq_f32_from_bf16(aq_bf16_from_f32(wk));
                 sum += (double)aq_element_load(p->x, p->x_dtype, r * p->x_stride + k) * wk;
             }
-            finish(p, r, s->column + first + n, sum);
+            aq_gemm_finish_one(p, r, s->column + first + n, sum);
         }
     }
 }

@@ -92,6 +92,28 @@ static inline float aq_kv_load(const uint8_t *block, enum aq_dtype t, uint32_t d
     return aq_element_load(block, t, (size_t)row * dim + d);
 }
 
+/* A whole row.  One loop a dtype, in which the compiler knows it. */
+static inline void aq_kv_load_row(float *to, const uint8_t *block, enum aq_dtype t, uint32_t dim,
+                                  uint32_t row)
+{
+#define AQ_KV_LOAD_ROW(dtype)                                                                      \
+    case dtype:                                                                                    \
+        for (uint32_t d = 0; d < dim; d++)                                                         \
+            to[d] = aq_kv_load(block, dtype, dim, row, d);                                         \
+        break
+    switch (t) {
+        AQ_KV_LOAD_ROW(AQ_F32);
+        AQ_KV_LOAD_ROW(AQ_F16);
+        AQ_KV_LOAD_ROW(AQ_BF16);
+        AQ_KV_LOAD_ROW(AQ_Q8);
+        AQ_KV_LOAD_ROW(AQ_Q4);
+        AQ_KV_LOAD_ROW(AQ_KIVI4);
+        AQ_KV_LOAD_ROW(AQ_KIVI2);
+    default: assert(!"a dtype of KV");
+    }
+#undef AQ_KV_LOAD_ROW
+}
+
 static inline void aq_kv_store_row(uint8_t *block, enum aq_dtype t, uint32_t dim, uint32_t row,
                                    const float *v)
 {

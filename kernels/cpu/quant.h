@@ -91,9 +91,11 @@ static inline uint32_t aq_quant_code(struct aq_quant q, float v, enum aq_dtype t
     return (uint32_t)fminf(code, aq_code_max(t));
 }
 
+/* A product of 8 bits and the 11 of an f16 is exact in f32: the sum alone rounds, as in an fma,
+ * which would be a call for each code where there is no such instruction. */
 static inline float aq_quant_value(struct aq_quant q, uint32_t code)
 {
-    return fmaf((float)code, aq_f32_from_f16(q.scale), aq_f32_from_f16(q.minimum));
+    return (float)(int32_t)code * aq_f32_from_f16(q.scale) + aq_f32_from_f16(q.minimum);
 }
 
 /* ---- panels in GROUP64 ---- */

@@ -49,6 +49,26 @@ VEC_FN vec_int vec_int_add(vec_int a, vec_int b)
 {
     return _mm256_add_epi32(a, b);
 }
+VEC_FN vec_int vec_int_and(vec_int a, vec_int b)
+{
+    return _mm256_and_si256(a, b);
+}
+VEC_FN vec_int vec_int_max(vec_int a, vec_int b)
+{
+    return _mm256_max_epi32(a, b);
+}
+VEC_FN int32_t vec_int_most(vec_int a)
+{
+    __m128i m = _mm_max_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
+    return _mm_cvtsi128_si32(_mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1)));
+}
+VEC_FN int32_t vec_int_sum(vec_int a)
+{
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
+}
 
 VEC_FN vec vec_zero(void)
 {
@@ -178,6 +198,10 @@ VEC_FN uint32_t vec_count(vec_mask m)
 
 /* ---- codes ---- */
 
+VEC_FN vec_int vec_bits(vec a)
+{
+    return _mm256_castps_si256(a);
+}
 VEC_FN vec vec_from_int(vec_int a)
 {
     return _mm256_cvtepi32_ps(a);

@@ -162,6 +162,22 @@ VEC_FN vec_int vec_int_add(vec_int a, vec_int b)
 {
     return _mm512_add_epi32(a, b);
 }
+VEC_FN vec_int vec_int_and(vec_int a, vec_int b)
+{
+    return _mm512_and_si512(a, b);
+}
+VEC_FN vec_int vec_int_max(vec_int a, vec_int b)
+{
+    return _mm512_max_epi32(a, b);
+}
+VEC_FN int32_t vec_int_most(vec_int a)
+{
+    return _mm512_reduce_max_epi32(a);
+}
+VEC_FN int32_t vec_int_sum(vec_int a)
+{
+    return _mm512_reduce_add_epi32(a);
+}
 /* 0, 1, 2, ... */
 VEC_FN vec_int vec_int_lanes(void)
 {
@@ -179,6 +195,10 @@ VEC_FN vec_mask vec_int_greater(vec_int a, vec_int b)
 
 /* ---- codes ---- */
 
+VEC_FN vec_int vec_bits(vec a)
+{
+    return _mm512_castps_si512(a);
+}
 VEC_FN vec vec_from_int(vec_int a)
 {
     return _mm512_cvtepi32_ps(a);

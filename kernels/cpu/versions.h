@@ -16,12 +16,15 @@ aq_product_fn aq_product_f32_avx512;
 aq_product_fn aq_product_bf16_avx512;
 aq_product_fn aq_product_bf16_avx512bf16;
 aq_product_fn aq_product_bf16_amx;
+aq_product_fn aq_product_codes_ref, aq_product_codes_avx2, aq_product_codes_avx512,
+    aq_product_codes_avx512bf16;
 aq_pack_panel_fn aq_pack_panel_ref;
 aq_pack_panel_fn aq_pack_panel_avx2;
 aq_pack_panel_fn aq_pack_panel_avx512;
 aq_kv_encode_fn aq_kv_encode_ref, aq_kv_encode_avx2, aq_kv_encode_avx512;
 aq_kv_bounds_fn aq_kv_bounds_ref, aq_kv_bounds_avx2, aq_kv_bounds_avx512;
 aq_kv_choose_fn aq_kv_choose_ref, aq_kv_choose_avx2, aq_kv_choose_avx512;
+aq_kv_expected_fn aq_kv_expected_ref, aq_kv_expected_avx2, aq_kv_expected_avx512;
 aq_unpack_fn aq_unpack_ref, aq_unpack_avx2, aq_unpack_avx512, aq_unpack_avx512bf16;
 
 /* Whether tiles compute as the manual says (tiles_emulated.h): a hypervisor may have it wrong. */

@@ -180,6 +180,24 @@ class Generate(Rig):
             self.assertEqual(self.results(), there)
         self.generate(*rows, "--kv-mass", "1")
         self.assertEqual(self.results(), whole)
+        # Queries to come rank the prompt, wherever they are attended.
+        rows = (*words, "--kv-policy", "expected", "--logprobs", "0")
+        self.generate(*rows, "--kv-budget", "50%")
+        there = self.results()
+        for more in (("--emulate-device", "64MiB", "--micro-batch", "4", "--placement",
+                      "weights=0/50/50 kv=0/60/40 hidden=0/0/100 head=host"),
+                     ("--placement", "weights=0/100/0 kv=0/30/70 hidden=0/100/0"), ("--threads", "3")):
+            self.generate(*rows, "--kv-budget", "50%", *more)
+            self.assertEqual(self.results(), there)
+        self.assertNotEqual([there[i]["tokens"] for i in there], [whole[i]["tokens"] for i in whole])
+        self.generate(*rows, "--kv-budget", "100%")
+        self.assertEqual(self.results(), whole)
+        # Of rules: a cap that no prompt comes to changes nothing, nor all of the prompt; a lower one does.
+        rows = (*words, "--kv-policy", "fastgen", "--logprobs", "0")
+        self.generate(*rows, "--kv-mass", "1", "--kv-budget", "100%")
+        self.assertEqual(self.results(), whole)
+        self.generate(*rows, "--kv-mass", "1", "--kv-budget", "30%")
+        self.assertNotEqual(self.results(), whole)
         self.assertNotEqual([there[i]["tokens"] for i in there], [whole[i]["tokens"] for i in whole])
         # The whole sequence is the full cache, bit for bit.
         self.generate(*words, "--kv-budget", "100%", "--logprobs", "0")
@@ -395,7 +413,163 @@ class Generate(Rig):
         # are asked for: ten sequences, of which each shares most of some 150 tokens.
         self.assertGreater(found[1][0], 9 * 96)
 
+    def test_what_prompts_share_is_read_from_disk_once_a_pass(self):
+        header = "The old house stood at the end of the lane, and nobody had lived in it. " * 8
+        self.write([{"id": f"q{i}", "prompt": header + f"Number {i}: who", "max_tokens": 8 + i} for i in range(10)])
+        moved, lines = {}, {}
+        for share in ("off", "on"):
+            output, report = self.path(f"{share}.jsonl"), self.path("report.json")
+            self.generate("--share-prefixes", share, "--placement", "kv=0/0/100", "--disk-dir", self.dir,
+                          "--verify-store", "always", "--report", report, "--ordered", target=output)
+            with open(report, encoding="utf-8") as f:
+                lanes = json.load(f)["lanes"]
+            moved[share] = [lanes[name]["bytes"] for name in ("disk_read", "disk_write")]
+            lines[share] = lines_of(output)
+            for line in lines[share]:
+                line.pop("created", None)
+        self.assertEqual(lines["off"], lines["on"])
+        # Of the five full runs of each of ten prompts all but one set are the header's.
+        self.assertLess(moved["on"][0], moved["off"][0] / 3)
+        self.assertLess(moved["on"][1], moved["off"][1] / 3)
+
+    def test_sums_over_all_queries_go_on_from_those_of_the_prompt_in_front(self):
+        header = "The old house stood at the end of the lane, and nobody had lived in it. " * 8
+        self.write([{"id": f"q{i}", "prompt": header + f"Number {i}: " + "who lived there " * (i % 4), "max_tokens": 12,
+                     "logprobs": 0} for i in range(8)])
+        for policy in (("h2o", "--kv-budget", "64"), ("h2o", "--kv-budget", "200"), ("heavy", "--kv-budget", "25%"),
+                       ("adakv", "--kv-budget", "64"), ("h2o", "--kv-budget", "64", "--kv-decode", "bulk")):
+            found = {}
+            for share in ("off", "on"):
+                report = self.reported("--share-prefixes", share, "--kv-policy", *policy, "--ordered",
+                                       target=self.path(f"{share}.jsonl"))
+                lines = lines_of(self.path(f"{share}.jsonl"))
+                for line in lines:
+                    line.pop("created", None)
+                found[share] = lines, report["shared_tokens"]
+            self.assertEqual(found["on"][0], found["off"][0], policy)
+            self.assertEqual(found["off"][1], 0)
+            self.assertGreaterEqual(found["on"][1], 7 * 128, policy)  # of some 150 tokens whole windows of 64
+
+    def test_a_report_says_which_rules_heads_had(self):
+        self.write([{"id": f"q{i}", "prompt": "The old house stood at the end of the lane. " * (3 + i)} for i in range(4)])
+        report = self.path("report.json")
+        found = {}
+        for budget in ("100%", "30%"):
+            self.generate("--kv-policy", "fastgen", "--kv-mass", "0.9", "--kv-budget", budget, "--max-tokens", "8",
+                          "--share-prefixes", "off", "--report", report, target=self.path(f"{budget[:-1]}.jsonl"))
+            with open(report, encoding="utf-8") as f:
+                whole = json.load(f)
+            rules = found[budget] = whole["kv_rules"]
+            self.assertEqual(rules["names"], ["special", "punct", "frequent", "local", "full"])
+            self.assertEqual(len(rules["by_layer"]), whole["model"]["layers"])
+            heads = [had for layer in rules["by_layer"] for had in layer["had"]]
+            self.assertEqual({sum(had) for had in heads}, {4})
+            self.assertEqual(rules["had"], [sum(column) for column in zip(*heads)])
+            self.assertLessEqual(rules["kept_slots"]["mean"], rules["kept_slots"]["max"])
+        longest = max(line["usage"]["prompt_tokens"] for line in lines_of(self.path("100.jsonl")))
+        self.assertLessEqual(found["30%"]["kept_prompt"], 0.3)
+        self.assertLess(found["30%"]["kept_prompt"], found["100%"]["kept_prompt"])
+        self.assertGreater(found["100%"]["kept_prompt"], 0.3)
+        self.assertEqual(found["30%"]["had"][4], 0)  # everything is more than the cap
+        self.assertLessEqual(found["30%"]["kept_slots"]["max"], 0.3 * longest + 8)
+        self.generate("--max-tokens", "8", "--report", report, target=self.path("full.jsonl"))
+        with open(report, encoding="utf-8") as f:
+            self.assertNotIn("kv_rules", json.load(f))
+
+    def test_records_that_begin_alike_run_together(self):
+        headers = ["The old house stood at the end of the lane, and nobody had lived in it. " * 6,
+                   "When the storm had passed, the captain counted his men, one by one. " * 6]
+        self.write([{"id": f"q{i}", "prompt": headers[i % 2] + f"Number {i}: who"} for i in range(12)])
+        block = ("--micro-batch", "2", "--micro-batches", "1", "--max-tokens", "6")
+        shared = {}
+        for share in ("off", "on"):
+            done = self.generate(*block, "--share-prefixes", share, "--report", self.path("report.json"),
+                                 "--ordered", target=self.path(f"{share}.jsonl"))
+            with open(self.path("report.json"), encoding="utf-8") as f:
+                shared[share] = json.load(f)["shared_tokens"]
+            self.assertEqual(b"prompts begin alike in" in done.stderr, share == "on")
+            self.assertEqual(b"of them distinct; sharing saves at most" in done.stderr, share == "on")
+        lines = [lines_of(self.path(f"{share}.jsonl")) for share in ("off", "on")]
+        for line in lines[0] + lines[1]:
+            line.pop("created", None)
+        self.assertEqual(lines[0], lines[1])
+        self.assertEqual(shared["off"], 0)
+        # With two seats, and every second record of the other header, hardly any would meet.
+        self.assertGreater(shared["on"], 8 * 64)
+
+    def test_another_order_must_save_a_twentieth_unless_it_is_asked_for(self):
+        header, draw = list(range(100, 132)), random.Random(3)
+        apart = [[draw.randrange(1000, 4000) for _ in range(60)] for _ in range(30)]
+        prompts = [header + apart[0], *apart[1:-1], header + apart[-1]]  # 32 of some 1900 tokens
+        self.write([{"id": f"q{i}", "prompt": p} for i, p in enumerate(prompts)])
+        block = ("--micro-batch", "2", "--micro-batches", "1", "--max-tokens", "2", "--overwrite", "--ordered")
+        shared, lines = {}, {}
+        for share in ("auto", "on", "off"):
+            done = self.generate(*block, "--share-prefixes", share, "--report", self.path("report.json"))
+            self.assertEqual(b"prompts begin alike in 32 of" in done.stderr, share == "on")
+            lines[share] = self.sorted_lines()
+            with open(self.path("report.json"), encoding="utf-8") as f:
+                shared[share] = json.load(f)["shared_tokens"]
+        self.assertEqual(shared, {"auto": 0, "on": 32, "off": 0})
+        self.assertEqual(lines["auto"], lines["on"])
+        self.assertEqual(lines["auto"], lines["off"])
+
+    def test_plans_are_made_for_distinct_tokens(self):
+        header = list(range(100, 200))  # three steps of 32, and a bit
+        lines = [{"id": f"q{i}", "prompt": header + [300 + i] * 20, "max_tokens": 8, "ignore_eos": True}
+                 for i in range(20)]
+        lines.append({"id": "n", "prompt": [900] * 70, "n": 4, "temperature": 1, "max_tokens": 8})
+        self.write(lines)
+        block = ("--max-tokens", "8", "--micro-batch-tokens", "4096")
+        found, metrics = {}, self.path("aquifer.prom")
+        for share in ("off", "on"):
+            found[share] = json.loads(self.generate(*block, "--share-prefixes", share, "--json", "--dry-run").stdout)
+            self.assertEqual(found[share]["preflight"]["pending_prompts"]["tokens"], 20 * 120 + 4 * 70)
+        saved = 19 * 96 + 3 * 64
+        self.assertEqual(found["on"]["preflight"]["pending_prompts"],
+                         {"tokens": 2680, "distinct_tokens": 2680 - saved, "shared_tokens_max": saved})
+        self.assertEqual(found["off"]["preflight"]["pending_prompts"]["shared_tokens_max"], 0)
+        pages = {share: doc["plan"]["kv_pages"]["pages"] for share, doc in found.items()}
+        self.assertLess(pages["on"], 0.9 * pages["off"])
+        # The run shares what the preflight has found in steps of 32, and the tokens behind: all sequences sit down at
+        # once.
+        self.generate(*block, "--report", self.path("report.json"), "--metrics-file", metrics)
+        with open(self.path("report.json"), encoding="utf-8") as f:
+            report = json.load(f)
+        shared = 19 * 100 + 3 * 69
+        self.assertEqual(report["shared_tokens"], shared)
+        self.assertEqual(report["prefill_tokens"], 2680 - shared)
+        self.assertEqual(report["preflight"]["pending_prompts"]["shared_tokens_max"], saved)
+        with open(metrics, encoding="utf-8") as f:
+            self.assertIn("aquifer_shared_prompt_tokens_total{output=", text := f.read())
+        self.assertIn(f" {shared}\n", text)
+
+    def test_samples_of_one_prompt_cost_it_once(self):
+        self.write([{"id": "n", "prompt": "The old house stood at the end of the lane. " * 9, "n": 16, "temperature": 1,
+                     "seed": 5}])
+        report = self.reported("--max-tokens", "6")
+        prompt = self.results()["n"]["usage"]["prompt_tokens"]
+        self.assertGreater(prompt, 100)
+        self.assertEqual(report["prefill_tokens"], prompt + 15)  # of each sample the last token, whose logits it takes
+
     # ---- refused, before anything is written
+
+    def test_products_on_codes_are_named_and_refused(self):
+        self.write([{"id": str(i), "prompt": "The old house stood at the end of the lane"} for i in range(3)])
+        done = self.generate("--compute", "int8", status=1)
+        self.assertIn(b"--compute int8 takes weights in int8 or int4, found", done.stderr)
+        self.assertEqual(os.listdir(self.dir), ["in.jsonl"])
+        tokens = {}
+        for compute in ("bf16", "int8"):
+            done = self.generate("--compute", compute, "--weight-format", "int8", "--max-tokens", "12", "--overwrite",
+                                 "--report", self.path("report.json"))
+            self.assertEqual(b"in the products to int8" in done.stderr, compute == "int8")
+            with open(self.path("report.json"), encoding="utf-8") as f:
+                report = json.load(f)
+            self.assertEqual(any("in the products to int8" in line for line in report["lossy"]), compute == "int8")
+            tokens[compute] = [line["tokens"] for line in lines_of(self.path("out.jsonl"))]
+            self.assertEqual(tokens[compute][0], tokens[compute][2])
+        self.assertEqual(tokens["bf16"], tokens["int8"])  # of a text that the model is sure of
 
     def test_what_is_refused_leaves_nothing_behind(self):
         cases = [
@@ -450,7 +624,8 @@ class Generate(Rig):
              b"expected no KV on disk, found 50%"),
             (("--kv-policy", "kvcompress", "--kv-budget", "64", "--emulate-device", "64MiB"),
              b"--device cpu without --emulate-device, or --kv-policy snapkv"),
-            (("--kv-policy", "fastgen", "--kv-budget", "64"), b"--kv-budget does not go with it: each head has"),
+            (("--kv-policy", "fastgen", "--kv-budget", "3"), b"--kv-budget 3: each head keeps the first 4 tokens"),
+            (("--kv-policy", "fastgen", "--kv-heavy", "64"), b"--kv-heavy does not go with it: each head has"),
             (("--kv-policy", "fastgen", "--kv-mass", "2"), b"--kv-mass"),
             (("--kv-policy", "h2o", "--kv-budget", "64", "--kv-mass", "0.9"), b"--kv-policy fastgen finds them"),
             (("--kv-policy", "fastgen", "--emulate-device", "64MiB"),

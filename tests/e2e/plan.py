@@ -159,6 +159,29 @@ class Plan(Rig):
                                                         MODEL))
         self.assertIn("expected --input FILE", self.refused(*T4, "--tokenizer", MODEL))
 
+    def test_prompts_that_begin_alike_are_planned_once(self):
+        header = list(range(100, 200))  # three steps of 32, and a bit
+        self.write([{"id": f"q{i}", "prompt": header + [300 + i] * 20, "max_tokens": 8} for i in range(40)])
+        told, run = {}, {}
+        for share in ("off", "on"):
+            words = ["--share-prefixes", share, "--micro-batch", "16", "--micro-batches", "1"]
+            told[share] = self.plan("--model", MODEL, "--hardware", self.box, "--input", self.input, *words)
+            run[share] = json.loads(self.generate(*words, "--hardware", self.box, "--dry-run", "--json",
+                                                  "--host-memory", "8GiB").stdout)
+            for key in ("micro_batch", "micro_batches", "placement"):
+                self.assertEqual(told[share]["plan"][key], run[share]["plan"][key])
+        self.assertEqual(told["off"]["workload"]["prompt_shared_mean"], 0)
+        self.assertAlmostEqual(told["on"]["workload"]["prompt_shared_mean"], 39 * 96 / 40, 3)
+        for share in told:
+            self.assertIn(f" --share-prefixes {share}", told[share]["command"])
+        for key in ("prefill_s", "total_s"):
+            self.assertLess(told["on"]["predicted"][key], 0.8 * told["off"]["predicted"][key])
+        kv = {share: [line["bytes"] for line in run[share]["plan"]["ledger"] if line["purpose"] == "kv"]
+              for share in run}
+        for share, found in kv.items():
+            self.assertEqual(found, [told[share]["memory"]["host"]["items"]["kv"]])
+        self.assertLess(kv["on"][0], 0.9 * kv["off"][0])
+
     def test_an_input_of_more_than_half_invalid_records_is_refused_as_by_generate(self):
         chat = {"custom_id": "c", "method": "POST", "url": "/v1/embeddings", "body": {}}
         self.write([{"id": "a", "prompt": "the old man"}, {"id": "b", "prompt": 3},
@@ -305,6 +328,15 @@ class Plan(Rig):
         self.assertIn(b"where no device has memory of its own", done.stderr)
 
     @figures
+    def test_products_on_codes_are_told_and_faster(self):
+        words = ("--shape", "opt-1.3b", "--hardware", "epyc-zen5-2vcpu", "--prompt-len", "512", "--gen-len", "8",
+                 "--requests", "64", "--weight-format", "int8")
+        docs = {compute: self.plan(*words, "--compute", compute) for compute in ("bf16", "int8")}
+        told = "lossy: activations rounded to int8 in groups of 64 in the products"
+        self.assertEqual([told in docs[c]["warnings"] for c in ("bf16", "int8")], [False, True])
+        self.assertLess(docs["int8"]["predicted"]["total_s"], docs["bf16"]["predicted"]["total_s"])
+        self.assertIn("--compute int8", docs["int8"]["command"])
+
     def test_every_policy_with_a_budget_can_be_allowed(self):
         plain = self.plan(*T4)["predicted"]["gen_tok_s"]
         for policy, budget in (("snapkv", "64"), ("pyramidkv", "64"), ("window", "12%"), ("tova", "40"),
@@ -324,6 +356,9 @@ class Plan(Rig):
         kv = [self.plan(*one, "--kv-cross-layer", x)["memory"]["host"]["items"]["kv"] for x in ("0", "2")]
         run, page = 16 * 32 * 8 * 64 * 2 * 2, 2 << 20
         self.assertEqual(kv, [-(-run * runs // page) * page for runs in (4096 // 32, 2 * 512 // 32 + 1)])
+        # A cap is known before prompts run.
+        rules = [self.plan(*cpu, "--kv-policy", "fastgen", *cap)["plan"]["seats"] for cap in ((), ("--kv-budget", "512"))]
+        self.assertGreater(rules[1], 2 * rules[0])
         # A part of the cache is read: 14 of 16 layers have bounds, for 144 head-blocks of 64 channels in 8 heads.
         part = self.plan(*cpu, "--allow", "kv-read=512")
         self.assertEqual(part["plan"]["kv"], {"name": "full", "read": 512, "read_dense": 2})
@@ -399,8 +434,9 @@ class Plan(Rig):
                 ([*T4, "--allow", "snapkv=32"], "--kv-observe"),
                 ([*T4, "--allow", "ada-snapkv=512"], "--device cpu, or --kv-policy snapkv"),
                 ([*T4, "--allow", "kvcompress=512"], "--device cpu, or --kv-policy snapkv"),
-                ([*T4, "--allow", "fastgen=512"], "--kv-policy fastgen: --kv-budget does not go with it"),
+                ([*T4, "--allow", "fastgen=512"], "--device cpu, or --kv-policy h2o"),
                 ([*T4, "--kv-policy", "fastgen"], "--device cpu, or --kv-policy h2o"),
+                ([*T4, "--kv-policy", "expected", "--kv-budget", "64"], "--device cpu, or --kv-policy snapkv"),
                 ([*T4, "--sweep", "seats"], "--sweep"),
                 ([*T4, "--kv-policy", "adakv", "--kv-budget", "20%"], "--device cpu"),
                 ([*T4, "--sweep", "host-memry=1GiB"], "host-memory"),

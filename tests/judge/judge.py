@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import importlib.metadata
 import json
+import math
 import os
 import random
 import subprocess
@@ -72,6 +73,7 @@ class Row:
     press: object
     attention: str = "sdpa"
     choose: object = None
+    rules: object = None  # told the prompt's tokens
 
 
 def best(scores, allowed, count):
@@ -127,6 +129,83 @@ def mixed(budget, window, share=0.2, pyramidal=False):
     return choose
 
 
+@dataclasses.dataclass
+class WholeMaps(kvpress.ObservedAttentionPress):
+    """Attention itself, of which FastGen's rules are found: no class of kvpress finds them."""
+
+    maps: list = dataclasses.field(default_factory=list)
+
+    def score(self, module, hidden_states, keys, values, attentions, kwargs):
+        self.maps.append(attentions[0].double().view(keys.shape[1], -1, *attentions.shape[2:]).mean(1))
+        return super().score(module, hidden_states, keys, values, attentions, kwargs)
+
+
+def is_special(token):
+    return token % 17 == 3
+
+
+def is_punct(token):
+    return token % 7 == 5
+
+
+class Rules:
+    """FastGen's choice (arXiv 2310.01801, its five rules, as AnswerDotAI/cold-compress recovers attention by masks),
+    restated on whole maps of attention, [queries][keys] a head."""
+
+    def __init__(self, mass, frequent, local, cap=None, sinks=4):
+        self.mass, self.frequent, self.local, self.cap, self.sinks = mass, frequent, local, cap, sinks
+        self.maps, self.ids = [], None
+
+    def press(self, ratio):
+        self.maps = []
+        return WholeMaps(ratio, maps=self.maps)
+
+    def mask(self, a, rule):
+        """What the rule lets each query see, and scores of which the least kept is the border."""
+        n = a.shape[0]
+        newest = max(1, int(self.local * n + 1e-9))
+        each = a.sum(0) / torch.arange(n, 0, -1)
+        safe = torch.arange(n) < self.sinks
+        safe |= torch.tensor([is_special(t) or (rule > 0 and is_punct(t)) for t in self.ids])
+        at_last = safe | (torch.arange(n) >= n - newest) if rule == 3 else safe.clone()
+        if rule == 4:
+            at_last[:] = True
+        kept = at_last.clone()
+        if rule >= 2:
+            free = [j for j in range(n) if not at_last[j]]
+            kept[sorted(free, key=lambda j: (-each[j], -j))[:math.ceil(self.frequent * n - 1e-9)]] = True
+        sees = kept.expand(n, n).clone()
+        if rule == 3:
+            sees |= torch.tril(torch.ones(n, n, dtype=torch.bool), 0) & ~torch.tril(torch.ones(n, n, dtype=torch.bool), -newest)
+        return sees, kept, torch.where(at_last, 2.0, each)
+
+    def of_head(self, a):
+        rule, n = 0, a.shape[0]
+        while True:
+            sees, kept, scores = self.mask(a, rule)
+            recovered = (a * sees).sum().item() / n
+            assert rule == 4 or abs(recovered - self.mass) > NEAR, "too close to tell which rule is found"
+            if rule == 4 or recovered >= self.mass:
+                break
+            rule += 1
+        while self.cap and kept.sum() > self.cap and rule > 0:
+            rule -= 1
+            _, kept, scores = self.mask(a, rule)
+        kept = kept.nonzero().flatten().tolist()
+        if self.cap and len(kept) > self.cap:
+            kept = kept[:self.sinks] + kept[len(kept) - self.cap + self.sinks:]
+            scores = torch.where(torch.isin(torch.arange(n), torch.tensor(kept)), 2.0, 0.0)
+        return scores, kept
+
+    def choose(self, layer, layers, scores):
+        scores, sets = zip(*(self.of_head(a) for a in self.maps[layer]))
+        return torch.stack(scores), list(sets)
+
+
+def by_rules(name, options, rules):
+    return Row(name, {"kv-policy": "fastgen", **options}, rules.press, "eager", rules.choose, rules)
+
+
 def rows(budget, observe):
     b, w = str(budget), observe
     snapkv = {"kv-policy": "snapkv", "kv-budget": b, "kv-observe": w}
@@ -149,8 +228,17 @@ def rows(budget, observe):
             lambda r: kvpress.StreamingLLMPress(r, n_sink=4)),
         Row("knorm", {"kv-policy": "knorm", "kv-budget": b}, kvpress.KnormPress),
         Row("keydiff", {"kv-policy": "keydiff", "kv-budget": b}, kvpress.KeyDiffPress),
+        Row("expected", {"kv-policy": "expected", "kv-budget": b}, kvpress.ExpectedAttentionPress),
+        Row("expected near", {"kv-policy": "expected", "kv-budget": b, "kv-ahead": 9, "kv-sinks": 1},
+            lambda r: kvpress.ExpectedAttentionPress(r, n_future_positions=9, n_sink=1)),
+        Row("expected shared", {"kv-policy": "expected", "kv-budget": b, "kv-heads": "shared",
+                                "kv-floor": f"reserve:{int(budget * 0.5)}"},
+            lambda r: kvpress.AdaKVPress(kvpress.ExpectedAttentionPress(r), alpha_safeguard=0.5)),
         Row("h2o", {"kv-policy": "h2o", "kv-budget": b}, kvpress.ObservedAttentionPress, "eager",
             heavy_and_recent(budget)),
+        by_rules("fastgen", {"kv-mass": 0.8}, Rules(0.8, 0.3, 0.3)),
+        by_rules("fastgen capped", {"kv-mass": 0.9, "kv-budget": b, "kv-frequent": "20%", "kv-local": "10%"},
+                 Rules(0.9, 0.2, 0.1, budget)),
     ]
 
 
@@ -212,6 +300,8 @@ class Judge:
         """[layers][heads] texts, as test_judged.c reads them."""
         n = self.ids[i].shape[1]
         press = row.press(1 - (budget + 0.5) / n)
+        if row.rules:
+            row.rules.ids = self.ids[i][0].tolist()
         model, scores = self.models[row.attention], []
         inner = getattr(press, "press", press)
         score = inner.score
@@ -260,6 +350,7 @@ def draw(seed, build):
         "versions": {p: importlib.metadata.version(p) for p in ("kvpress", "transformers", "torch")},
         "model": {"layers": layers, "hidden": hidden, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim,
                   "vocab": 97, "context": 320, "sharpness": 2, "seed": seed},
+        "special": [t for t in range(97) if is_special(t)], "punct": [t for t in range(97) if is_punct(t)],
         "prompts": [[r.randrange(97) for _ in range(n)] for n in lengths],
         "rows": [],
     }

@@ -69,14 +69,36 @@ static struct aq_kv_policy policy_of(const json_t *options)
     return kv;
 }
 
+enum { VOCAB_MAX = 128 };
+
+/* The classes of tokens that judges know, of models without a tokenizer. */
+static void read_classes(uint8_t classes[VOCAB_MAX], const json_t *file)
+{
+    static const char *const names[] = {"special", "punct"};
+    static const uint8_t bits[] = {AQ_KV_CLASS_SPECIAL, AQ_KV_CLASS_PUNCT};
+    memset(classes, 0, VOCAB_MAX);
+    for (size_t k = 0; k < AQ_ARRAY_LEN(names); k++) {
+        const json_t *list = json_object_get(file, names[k]), *id;
+        size_t i;
+        assert_true(json_array_size(list) > 0);
+        json_array_foreach(list, i, id)
+        {
+            assert_in_range(json_integer_value(id), 0, VOCAB_MAX - 1);
+            classes[json_integer_value(id)] |= bits[k];
+        }
+    }
+}
+
 /* Opens an engine with f32 arithmetic and an f32 cache for sequences of up to `longest` tokens. */
-static struct aq_engine *open_engine(const char *model, const json_t *options, uint32_t longest)
+static struct aq_engine *open_engine(const char *model, const json_t *options,
+                                     const uint8_t classes[VOCAB_MAX], uint32_t longest)
 {
     struct aq_engine_opts opts = {.model_dir = model,
                                   .compute = AQ_F32,
                                   .weight_format = AQ_F32,
                                   .kv_format = AQ_F32,
                                   .kv = policy_of(options),
+                                  .classes = {classes, VOCAB_MAX},
                                   .isa = using_isa(NULL),
                                   .threads = 1,
                                   .host_memory = AQ_GIB,
@@ -179,6 +201,8 @@ static void every_policy_keeps_of_prompts_what_its_judge_keeps(void **state)
     char model[TEMP_INSIDE_MAX];
     snprintf(model, sizeof(model), "%s/model", scratch);
     judge_model_write(model, json_object_get(file, "model"));
+    uint8_t classes[VOCAB_MAX];
+    read_classes(classes, file);
     const json_t *prompts = json_object_get(file, "prompts");
     const json_t *rows = json_object_get(file, "rows");
     assert_true(json_array_size(rows) >= 7 && json_array_size(prompts) >= 2);
@@ -191,7 +215,7 @@ static void every_policy_keeps_of_prompts_what_its_judge_keeps(void **state)
         const char *name = json_string_value(json_object_get(row, "name"));
         const json_t *judged = json_object_get(row, "kept");
         struct aq_engine *e =
-            open_engine(model, json_object_get(row, "options"), longest_of(prompts));
+            open_engine(model, json_object_get(row, "options"), classes, longest_of(prompts));
         assert_int_equal(json_array_size(judged), json_array_size(prompts));
         json_array_foreach(prompts, p, ids)
         {

@@ -77,13 +77,14 @@ static void add_scales(struct scales *scales, const struct kc_attn *t, const str
     scales->log_sum[r * a->kv_heads * a->q_per_kv + q_head] =
         b.share + exp_off + 0x1p-24 * fabs(b.log_sum);
     b.share += t->weights_rounded ? exp_off + 0x1p-8 : 0;
-    double *out = scales->out + r * t->columns + q_head * a->head_dim;
+    double *out = scales->out + r * t->columns + q_head * a->head_dim, large[KC_ATTN_DIM_MAX];
     for (uint32_t j = b.first; j < keys; j++) { /* what is in front may be NaN */
         const uint8_t *block = aq_attn_block(s, head, j / AQ_HEAD_BLOCK_SLOTS);
         enum aq_dtype dtype = aq_attn_block_dtype(a, s, j / AQ_HEAD_BLOCK_SLOTS);
         uint32_t value_row = AQ_HEAD_BLOCK_SLOTS + j % AQ_HEAD_BLOCK_SLOTS;
+        kc_attn_sizes_of(large, block, dtype, a->head_dim, value_row);
         for (uint32_t d = 0; d < a->head_dim; d++)
-            out[d] += b.share * b.p[j] * kc_attn_size_of(block, dtype, a->head_dim, value_row, d);
+            out[d] += b.share * b.p[j] * large[d];
     }
 }
 

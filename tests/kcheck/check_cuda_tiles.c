@@ -127,13 +127,13 @@ static double score_slack(const struct rig *x, const struct aq_attn_seq *s, uint
 {
     const struct aq_attn *a = &x->t.a;
     uint32_t roundings = !x->exact + aq_dtype_is_quantised(a->kv_dtype);
-    double most = 0;
+    double most = 0, sizes[KC_ATTN_DIM_MAX];
     for (uint32_t j = 0; j < keys && roundings; j++) {
         const uint8_t *block = aq_attn_block(s, head, j / AQ_HEAD_BLOCK_SLOTS);
         double size = 0;
+        kc_attn_sizes_of(sizes, block, a->kv_dtype, a->head_dim, j % AQ_HEAD_BLOCK_SLOTS);
         for (uint32_t d = 0; d < a->head_dim; d++)
-            size += fabs((double)q[d] * a->scale) *
-                    kc_attn_size_of(block, a->kv_dtype, a->head_dim, j % AQ_HEAD_BLOCK_SLOTS, d);
+            size += fabs((double)q[d] * a->scale) * sizes[d];
         most = fmax(most, size);
     }
     return roundings * unit_of(a->kv_dtype) * most;
@@ -156,13 +156,13 @@ static void add_scales(struct rig *x, const struct aq_attn_seq *s, uint32_t seq,
     /* A weight below f16's normal range is off by a share of the largest one. */
     double value = moved + unit + (aq_dtype_is_quantised(a->kv_dtype) ? unit : 0);
     double tiny = a->kv_dtype == AQ_BF16 ? 0 : 0x1p-25;
-    double *out = x->y_scale + r * x->t.columns + q_head * a->head_dim;
+    double *out = x->y_scale + r * x->t.columns + q_head * a->head_dim, sizes[KC_ATTN_DIM_MAX];
     for (uint32_t j = b.first; j < keys; j++) { /* what is in front may be NaN */
         const uint8_t *block = aq_attn_block(s, head, j / AQ_HEAD_BLOCK_SLOTS);
         uint32_t value_row = AQ_HEAD_BLOCK_SLOTS + j % AQ_HEAD_BLOCK_SLOTS;
+        kc_attn_sizes_of(sizes, block, a->kv_dtype, a->head_dim, value_row);
         for (uint32_t d = 0; d < a->head_dim; d++)
-            out[d] += (value * b.p[j] + tiny) *
-                      kc_attn_size_of(block, a->kv_dtype, a->head_dim, value_row, d);
+            out[d] += (value * b.p[j] + tiny) * sizes[d];
         double p = b.p[j], border = x->rule.threshold / (double)(keys - b.first);
         double *score = x->score_scale + (size_t)(seq * a->kv_heads + head) * x->score.cols + j;
         switch (x->rule.stat) {

@@ -375,7 +375,7 @@ static void bench_one(struct kc *kc, enum aq_dtype compute, enum aq_dtype w_dtyp
     b.p = (struct aq_product){.x_dtype = compute,
                               .m = m,
                               .k = w->k,
-                              .x_stride = w->k,
+                              .x_stride = aq_row_stride(w->k, compute),
                               .segments = &b.segment,
                               .segment_count = 1,
                               .w_dtype = w_dtype,
@@ -383,8 +383,8 @@ static void bench_one(struct kc *kc, enum aq_dtype compute, enum aq_dtype w_dtyp
                               .y = kc_hot(kc, (size_t)m * w->n * 4),
                               .y_dtype = AQ_F32,
                               .y_stride = w->n};
-    void *x = kc_hot(kc, (size_t)m * w->k * x_size);
-    memcpy(x, b.cold, (size_t)m * w->k * x_size);
+    void *x = kc_hot(kc, m * b.p.x_stride * x_size);
+    memcpy(x, b.cold, m * b.p.x_stride * x_size);
     b.p.x = x;
     struct kc_bench line = {.call = bench_call,
                             .arg = &b,

@@ -106,6 +106,12 @@ static float bound_of(const struct made *m, const uint16_t *bounds, uint32_t s, 
     return aq_f32_from_f16(bounds[s * m->bounds_numbers + at]);
 }
 
+/* fmax(), which is a call. */
+static inline double larger(double a, double b)
+{
+    return b > a || isnan(a) ? b : a;
+}
+
 /* Literally: no key is outside, and none of f16 is far inside. */
 static void check_bounds(struct kc *kc, const struct made *m, const uint16_t *bounds)
 {
@@ -116,8 +122,8 @@ static void check_bounds(struct kc *kc, const struct made *m, const uint16_t *bo
             for (uint32_t j = 0; j < AQ_HEAD_BLOCK_SLOTS; j++) {
                 double k =
                     (double)aq_kv_load(m->table[s][b] + h * m->head_offset, m->dtype, m->dim, j, d);
-                lo = fmin(lo, k);
-                hi = fmax(hi, k);
+                lo = -larger(-lo, -k);
+                hi = larger(hi, k);
             }
             double least = (double)bound_of(m, bounds, s, h, b, d, false);
             double greatest = (double)bound_of(m, bounds, s, h, b, d, true);
@@ -134,26 +140,28 @@ static void check_bounds(struct kc *kc, const struct made *m, const uint16_t *bo
     }
 }
 
-static double worth_of(const struct made *m, const uint16_t *bounds, uint32_t s, uint32_t h,
-                       uint32_t b)
+/* What the head-blocks of a head are worth. */
+static void worth_of(const struct made *m, const uint16_t *bounds, uint32_t s, uint32_t h,
+                     double *worth)
 {
-    double worth = 0;
+    static double u[BLOCKS_MAX];
+    for (uint32_t b = 0; b < m->blocks[s]; b++)
+        worth[b] = 0;
     for (uint32_t g = 0; g < m->q_per_kv; g++) {
         const float *q = m->q + s * m->q_stride + ((size_t)h * m->q_per_kv + g) * m->dim;
-        double most = -INFINITY, own = 0;
-        for (uint32_t other = 0; other < m->blocks[s]; other++) {
-            double u = 0;
+        double most = -INFINITY;
+        for (uint32_t b = 0; b < m->blocks[s]; b++) {
+            u[b] = 0;
             for (uint32_t d = 0; d < m->dim; d++) {
                 double x = (double)(q[d] * m->scale);
-                u += fmax(x * (double)bound_of(m, bounds, s, h, other, d, false),
-                          x * (double)bound_of(m, bounds, s, h, other, d, true));
+                u[b] += larger(x * (double)bound_of(m, bounds, s, h, b, d, false),
+                               x * (double)bound_of(m, bounds, s, h, b, d, true));
             }
-            most = fmax(most, u);
-            own = other == b ? u : own;
+            most = fmax(most, u[b]);
         }
-        worth += exp(own - most);
+        for (uint32_t b = 0; b < m->blocks[s]; b++)
+            worth[b] += exp(u[b] - most);
     }
-    return worth;
 }
 
 /* Literally: who is not chosen is worth no more than who is, and of equal ones is the earlier. */
@@ -166,8 +174,7 @@ static void check_choice(struct kc *kc, const struct made *m, const uint16_t *bo
         const uint32_t *list = chosen + (size_t)i * BLOCKS_MAX;
         bool in[BLOCKS_MAX] = {false};
         double least = INFINITY;
-        for (uint32_t b = 0; b < blocks; b++)
-            worth[b] = worth_of(m, bounds, s, h, b);
+        worth_of(m, bounds, s, h, worth);
         for (uint32_t n = 0; n < m->keep[s]; n++) {
             kc_expect(kc, list[n] < blocks && (!n || list[n] > list[n - 1]),
                       "choice %u is head-block %u", n, list[n]);

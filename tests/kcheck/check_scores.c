@@ -366,6 +366,39 @@ static void check_stats_each(struct kc *kc, const struct kc_attn_shape *shape, u
     kc_same(kc, &each);
 }
 
+/* The queries of a prompt in several calls, each of which goes on from the sums of those before it,
+ * against all of them in one. */
+static void check_stats_begun(struct kc *kc, const struct kc_attn_shape *shape)
+{
+    static struct scored x;
+    const struct aq_kernels *k = kc_new(kc);
+    make_scored(kc, &x, shape, NO_WINDOW);
+    save_log_sums(kc, &x);
+    struct aq_attn_pairs pairs = {.min_dist = kc_below(kc, 2) * kc_below(kc, 20),
+                                  .band = kc_below(kc, 2) * kc_below(kc, 90)};
+    start_scores(&x, true);
+    struct aq_attn a = call_of(&x, 0, 1, true);
+    a.pairs = pairs;
+    k->attn_stats(kc_exec(kc, 1), &a);
+    start_scores(&x, false);
+    a = call_of(&x, 0, 1, false);
+    a.pairs = pairs;
+    const struct aq_attn_seq whole = x.t.seq[0];
+    for (uint32_t first = 0, len, end; first < whole.rows; first = end) {
+        end = first + AQ_ATTN_STATS_ROWS * (1 + kc_below(kc, 2));
+        end = (uint32_t)aq_min_u64(end, whole.rows);
+        len = *whole.len - (whole.rows - end);
+        struct aq_attn_seq some = whole;
+        some.row += first;
+        some.rows = end - first;
+        some.len = &len;
+        a.seqs = &some;
+        k->attn_stats(kc_exec(kc, 2), &a);
+        a.begun = (struct aq_attn_begun){whole.slots.score, whole.slots.stride, len};
+    }
+    kc_same(kc, &x.score);
+}
+
 /* ---- cases ---- */
 
 static struct kc_attn_shape shape_of(struct kc *kc, const struct size *size, size_t dtype,
@@ -535,6 +568,23 @@ static void check_room(struct kc *kc)
               "victims");
 }
 
+static void check_begun(struct kc *kc)
+{
+    static const struct size size = {2, 3, 24};
+    for (uint32_t i = 0; i < 4 * AQ_ARRAY_LEN(kv_dtypes); i++) {
+        size_t d = i % AQ_ARRAY_LEN(kv_dtypes);
+        if (!kc_begin(kc, KC_SLOT(attn_stats), "attn_stats_begun_%s_%u",
+                      aq_dtype_name(kv_dtypes[d]), i))
+            continue;
+        struct kc_attn_shape shape = shape_of(kc, &size, d, true);
+        shape.seqs = 1;
+        shape.ragged = false;
+        shape.rows_max = 330;
+        shape.len_max = 400;
+        check_stats_begun(kc, &shape);
+    }
+}
+
 static void check_long(struct kc *kc)
 {
     static const struct size size = {3, 8, 64};
@@ -557,6 +607,8 @@ static void check(struct kc *kc)
     }
     check_heads(kc);
     check_each(kc);
+    if (!kc_rows_only(kc)) /* a GPU, whose prompts are computed whole */
+        check_begun(kc);
     check_long(kc);
 }
 

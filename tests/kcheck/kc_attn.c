@@ -273,8 +273,8 @@ static double roundings(uint32_t n, bool alike)
     return alike || steps > n ? n + 2.0 : steps;
 }
 
-double kc_attn_size_of(const uint8_t *block, enum aq_dtype dtype, uint32_t dim, uint32_t row,
-                       uint32_t d)
+static inline double size_of(const uint8_t *block, enum aq_dtype dtype, uint32_t dim, uint32_t row,
+                             uint32_t d)
 {
     if (aq_dtype_is_float(dtype))
         return fabs((double)aq_kv_load(block, dtype, dim, row, d));
@@ -282,6 +282,28 @@ double kc_attn_size_of(const uint8_t *block, enum aq_dtype dtype, uint32_t dim, 
         aq_dtype_is_kivi(dtype) ? aq_kivi_quant(block, dim, row, d) : aq_kv_quant(block, row);
     return (double)aq_f32_from_f16(q.scale) * aq_kv_code(block, dtype, dim, row, d) +
            fabs((double)aq_f32_from_f16(q.minimum));
+}
+
+/* One loop a dtype, in which the compiler knows it. */
+void kc_attn_sizes_of(double *to, const uint8_t *block, enum aq_dtype dtype, uint32_t dim,
+                      uint32_t row)
+{
+#define SIZES_OF(known)                                                                            \
+    case known:                                                                                    \
+        for (uint32_t d = 0; d < dim; d++)                                                         \
+            to[d] = size_of(block, known, dim, row, d);                                            \
+        break
+    switch (dtype) {
+        SIZES_OF(AQ_F32);
+        SIZES_OF(AQ_F16);
+        SIZES_OF(AQ_BF16);
+        SIZES_OF(AQ_Q8);
+        SIZES_OF(AQ_Q4);
+        SIZES_OF(AQ_KIVI4);
+        SIZES_OF(AQ_KIVI2);
+    default: assert(!"a dtype of KV");
+    }
+#undef SIZES_OF
 }
 
 /* Number d of a query, times the scale, in front of a key; and how large its terms are. */
@@ -300,11 +322,29 @@ static double query_at(const struct aq_attn *a, const struct aq_attn_turn *turn,
     return d < half ? x + other : x - other;
 }
 
+/* A query as keys get it, and how large its terms are. */
+struct seen {
+    double x[KC_ATTN_DIM_MAX], size[KC_ATTN_DIM_MAX];
+};
+
+static void see(struct seen *to, const struct aq_attn *a, const struct aq_attn_turn *turn,
+                const float *q, uint32_t key)
+{
+    for (uint32_t d = 0; d < a->head_dim; d++)
+        to->x[d] = query_at(a, turn, q, key, d, &to->size[d]);
+}
+
 void kc_attn_bound(struct kc_attn_bound *b, const struct kc_attn *t, const struct aq_attn_seq *s,
                    uint32_t head, const float *q, uint32_t keys, bool alike)
 {
     const struct aq_attn *a = &t->a;
     double max = -INFINITY, magnitude = 0, sum = 0;
+    struct seen turned, plain; /* by the keys in front of turn.slots, and by the others */
+    float k[KC_ATTN_DIM_MAX];
+    double sizes[KC_ATTN_DIM_MAX];
+    assert(a->head_dim <= KC_ATTN_DIM_MAX);
+    see(&turned, a, &s->turn, q, 0);
+    see(&plain, a, &s->turn, q, s->turn.slots);
     b->first = aq_attn_first(a->window, keys);
     for (uint32_t j = 0; j < b->first; j++)
         b->p[j] = 0;
@@ -312,11 +352,13 @@ void kc_attn_bound(struct kc_attn_bound *b, const struct kc_attn *t, const struc
         const uint8_t *block = aq_attn_block(s, head, j / AQ_HEAD_BLOCK_SLOTS);
         enum aq_dtype dtype = aq_attn_block_dtype(a, s, j / AQ_HEAD_BLOCK_SLOTS);
         uint32_t key_row = j % AQ_HEAD_BLOCK_SLOTS;
+        const struct seen *by = j < s->turn.slots ? &turned : &plain;
         double dot = 0, size = 0;
+        aq_kv_load_row(k, block, dtype, a->head_dim, key_row);
+        kc_attn_sizes_of(sizes, block, dtype, a->head_dim, key_row);
         for (uint32_t d = 0; d < a->head_dim; d++) {
-            double terms, x = query_at(a, &s->turn, q, j, d, &terms);
-            dot += x * aq_kv_load(block, dtype, a->head_dim, key_row, d);
-            size += terms * kc_attn_size_of(block, dtype, a->head_dim, key_row, d);
+            dot += by->x[d] * k[d];
+            size += by->size[d] * sizes[d];
         }
         b->p[j] = dot;
         max = fmax(max, dot);

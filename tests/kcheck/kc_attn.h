@@ -6,7 +6,7 @@
 
 #include "tests/kcheck/kcheck.h"
 
-enum { KC_ATTN_SEQS_MAX = 32, KC_ATTN_LEN_MAX = 1024 };
+enum { KC_ATTN_SEQS_MAX = 32, KC_ATTN_LEN_MAX = 1024, KC_ATTN_DIM_MAX = 256 };
 
 struct kc_attn_shape {
     uint32_t seqs, kv_heads, q_per_kv, head_dim;
@@ -48,9 +48,9 @@ bool kc_attn_rounds(const struct kc *kc, const struct kc_attn *t);
 /* The sequences with q, K and V rounded so, for the reference: scale becomes 1, KV f32. */
 void kc_attn_round(struct kc *kc, struct kc_attn *ret, const struct kc_attn *t);
 
-/* How large the terms of an element of a block in this format are. */
-double kc_attn_size_of(const uint8_t *block, enum aq_dtype dtype, uint32_t dim, uint32_t row,
-                       uint32_t d);
+/* How large the terms of the elements of a block's row in this format are. */
+void kc_attn_sizes_of(double *to, const uint8_t *block, enum aq_dtype dtype, uint32_t dim,
+                      uint32_t row);
 
 /* A query's weights in f64, and how far rounding may move its output, as a share of the sum of
  * p |V|.  A score is off by the roundings of its dot product (`steps` of 2^-24 of the sum of

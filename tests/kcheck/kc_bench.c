@@ -176,7 +176,8 @@ void kc_bench(struct kc *kc, const struct kc_bench *b)
 static const char *const bound_names[KC_BOUND_COUNT] = {[KC_BOUND_NONE] = "",
                                                         [KC_BOUND_READ] = "read",
                                                         [KC_BOUND_F32] = "f32 fma",
-                                                        [KC_BOUND_BF16] = "bf16 dot"};
+                                                        [KC_BOUND_BF16] = "bf16 dot",
+                                                        [KC_BOUND_INT8] = "int8 dot"};
 
 const char *kc_bound_name(enum kc_bound bound)
 {

@@ -80,6 +80,7 @@ struct kc {
     struct aq_pool *pool[KC_THREADS_MAX + 1];
     struct aq_exec *exec[KC_THREADS_MAX + 1];
     void *scratch[KC_THREADS_MAX + 1];
+    void *codes; /* of rows, for all execution contexts: one kernel runs at a time */
     struct kc_map map[KC_BUFFERS_MAX];
     uint32_t map_count;
     const struct kc_peer *peer;

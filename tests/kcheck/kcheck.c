@@ -152,19 +152,25 @@ struct aq_exec *kc_exec(struct kc *kc, uint32_t threads)
                                          .choosing_q_per_kv = 48};
     size_t bytes = aq_kernels_scratch_bytes(&need);
     kc->scratch[threads] = aligned_alloc(4096, bytes * threads);
+    size_t codes = aq_kernels_codes_bytes(need.k_max);
+    kc->codes = kc->codes ? kc->codes : aligned_alloc(4096, codes);
     struct aq_err err;
     if (!kc->scratch[threads] || aq_pool_open(&kc->pool[threads], threads, &err) < 0 ||
         aq_exec_open(&kc->exec[threads], kc->pool[threads], kc->scratch[threads], bytes, &err) <
-            0) {
+            0 ||
+        !kc->codes) {
         fprintf(stderr, "kcheck: no execution context with %u threads\n", threads);
         exit(1);
     }
+    aq_exec_lend_codes(kc->exec[threads], kc->codes, codes);
     return kc->exec[threads];
 }
 
 static void close_contexts(struct kc *kc)
 {
     kc_release_buffers(kc);
+    free(kc->codes);
+    kc->codes = NULL;
     for (uint32_t i = 0; i <= KC_THREADS_MAX; i++) {
         aq_exec_close(kc->exec[i]);
         aq_pool_close(kc->pool[i]);

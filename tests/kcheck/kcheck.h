@@ -130,6 +130,7 @@ enum kc_bound {
     KC_BOUND_READ, /* streaming reads of memory, all threads, huge pages: bytes */
     KC_BOUND_F32,  /* register-only FMA of the widest vectors of the table: flops */
     KC_BOUND_BF16, /* register-only bf16 dot products, or tiles with amx: flops */
+    KC_BOUND_INT8, /* register-only products of codes: operations, two a product */
     KC_BOUND_COUNT,
 };
 

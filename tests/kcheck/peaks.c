@@ -108,6 +108,52 @@ static double fma_run(unsigned isa)
     return isa & AQ_ISA_AVX512 ? fma_avx512() : isa & AQ_ISA_AVX2 ? fma_avx2() : 0;
 }
 
+#define NEW_INT_256(i)  __m256i a##i = _mm256_set1_epi32(i);
+#define STEP_INT_256(i) a##i = _mm256_add_epi32(a##i, _mm256_madd_epi16(a##i, y));
+#define NEW_INT_512(i)  __m512i a##i = _mm512_set1_epi32(i);
+#define STEP_INT_512(i) a##i = _mm512_add_epi32(a##i, _mm512_madd_epi16(a##i, y));
+#define STEP_VNNI(i)    a##i = _mm512_dpbusd_epi32(a##i, y, x);
+
+__attribute__((target("avx2"))) static double int8_avx2(void)
+{
+    REPEAT_12(NEW_INT_256)
+    __m256i y = _mm256_set1_epi16(5);
+    for (uint32_t i = 0; i < LOOPS; i++) {
+        REPEAT_12(STEP_INT_256)
+        REPEAT_12(KEEP)
+    }
+    return 12.0 * 8 * 4 * LOOPS;
+}
+
+__attribute__((target("avx512f,avx512bw"))) static double int8_avx512(void)
+{
+    REPEAT_24(NEW_INT_512)
+    __m512i y = _mm512_set1_epi16(5);
+    for (uint32_t i = 0; i < LOOPS; i++) {
+        REPEAT_24(STEP_INT_512)
+        REPEAT_24(KEEP)
+    }
+    return 24.0 * 16 * 4 * LOOPS;
+}
+
+__attribute__((target("avx512f,avx512vnni"))) static double int8_vnni(void)
+{
+    REPEAT_24(NEW_INT_512)
+    __m512i x = _mm512_set1_epi8(3), y = _mm512_set1_epi8(5);
+    for (uint32_t i = 0; i < LOOPS; i++) {
+        REPEAT_24(STEP_VNNI)
+        REPEAT_24(KEEP)
+    }
+    return 24.0 * 16 * 8 * LOOPS;
+}
+
+static double int8_run(unsigned isa)
+{
+    if (isa & AQ_ISA_AVX512BF16)
+        return int8_vnni();
+    return isa & AQ_ISA_AVX512 ? int8_avx512() : int8_avx2();
+}
+
 static double dot_run(unsigned isa)
 {
     if (isa & AQ_ISA_AMX)
@@ -133,6 +179,11 @@ static double fma_run(unsigned isa)
 }
 
 static double dot_run(unsigned isa)
+{
+    return 0;
+}
+
+static double int8_run(unsigned isa)
 {
     return 0;
 }
@@ -163,6 +214,8 @@ static void peak_tile(void *arg, uint32_t tile, uint32_t worker)
         done = fma_run(p->isa);
     } else if (p->bound == KC_BOUND_BF16) {
         done = dot_run(p->isa);
+    } else if (p->bound == KC_BOUND_INT8) {
+        done = int8_run(p->isa);
     } else {
         atomic_fetch_xor(&p->sink, read_run(p->memory + (size_t)tile * READ_TILE, p->isa));
         done = READ_TILE;

@@ -61,7 +61,10 @@ static void tell_grow(struct ref_policy *p, const struct asked *a, uint32_t n)
     p->recent = a->variant == REF_SNAPKV ? o->observe_given ? o->observe : 32 : 0;
     p->recent = p->recent < budget ? p->recent : budget;
     p->heavy = budget - p->recent;
-    p->sinks = o->sinks < p->heavy ? o->sinks : p->heavy;
+    bool expected = a->variant == REF_EXPECTED;
+    uint32_t sinks = expected && !o->sinks_given ? 4 : o->sinks;
+    p->sinks = sinks < p->heavy ? sinks : p->heavy;
+    p->ahead = !expected ? 0 : o->ahead_given ? o->ahead : 512;
     p->observe = p->recent;
     bool ada = strncmp(o->policy, "ada-", 4) == 0, pyramid = strstr(o->policy, "pyramid");
     p->pool = !o->pool_given ? ada ? 7 : 5 : o->pool ? o->pool_width : 1;
@@ -143,7 +146,10 @@ static void tell_fastgen(struct ref_policy *p, const struct asked *a, uint32_t n
                                                    : (uint32_t)ceil(o->frequent.share * n - 1e-9);
     p->recent = o->local.unit == AQ_KV_UNSET ? floor_share(0.3, n) : amount_of(&o->local, n);
     p->classes = asked_classes;
-    if (p->mass >= 1)
+    if (o->budget.unit != AQ_KV_UNSET)
+        p->cap = amount_of(&o->budget, n);
+    p->sinks = p->cap && p->cap < p->sinks ? p->cap : p->sinks;
+    if (p->mass >= 1 && (!p->cap || n <= p->cap))
         *p = (struct ref_policy){.variant = REF_FULL, .group = REF_MEAN};
 }
 
@@ -183,6 +189,7 @@ struct ref_policy asked_reference(const struct asked *a, uint32_t n, uint32_t g)
         break;
     case REF_HF: break;
     case REF_SNAPKV:
+    case REF_EXPECTED:
     case REF_KNORM:
     case REF_KEYDIFF: tell_grow(&p, a, n); break;
     case REF_KVCOMPRESS: tell_kvcompress(&p, a, n); break;
@@ -252,6 +259,8 @@ struct asked asked_draw_fastgen(uint64_t seed, uint64_t i)
         o->local = DRAW(2) ? asked_share((1 + DRAW(60)) / 100.0) : asked_slots(1 + DRAW(40));
     o->sinks_given = DRAW(2);
     o->sinks = DRAW(7);
+    if (DRAW(2))
+        o->budget = DRAW(2) ? asked_share((1 + DRAW(100)) / 100.0) : asked_slots(8 + DRAW(50));
     return a;
 #undef DRAW
 }
@@ -260,12 +269,12 @@ struct asked asked_draw_fastgen(uint64_t seed, uint64_t i)
 static struct asked draw_ranked(uint64_t seed, uint64_t i, uint32_t kind)
 {
 #define DRAW(n) ((uint32_t)aq_prng_below(seed, i, ++draw, (n)))
-    static const char *const names[] = {"snapkv",     "snapkv",      "tova",      "knorm",
-                                        "keydiff",    "pyramidkv",   "pyramidkv", "ada-snapkv",
-                                        "ada-snapkv", "ada-pyramid", "snapkv",    "knorm"};
-    static const enum ref_variant variants[] = {REF_SNAPKV,  REF_SNAPKV, REF_TOVA,   REF_KNORM,
-                                                REF_KEYDIFF, REF_SNAPKV, REF_SNAPKV, REF_SNAPKV,
-                                                REF_SNAPKV,  REF_SNAPKV, REF_SNAPKV, REF_KNORM};
+    static const char *const names[] = {
+        "snapkv",     "snapkv",     "tova",        "knorm",  "keydiff", "pyramidkv", "pyramidkv",
+        "ada-snapkv", "ada-snapkv", "ada-pyramid", "snapkv", "knorm",   "expected",  "expected"};
+    static const enum ref_variant variants[] = {
+        REF_SNAPKV, REF_SNAPKV, REF_TOVA,   REF_KNORM,  REF_KEYDIFF, REF_SNAPKV,   REF_SNAPKV,
+        REF_SNAPKV, REF_SNAPKV, REF_SNAPKV, REF_SNAPKV, REF_KNORM,   REF_EXPECTED, REF_EXPECTED};
     uint64_t draw = 50;
     struct asked a = {.options = {.policy = names[kind]}, .variant = variants[kind]};
     struct aq_kv_options *o = &a.options;
@@ -291,11 +300,17 @@ static struct asked draw_ranked(uint64_t seed, uint64_t i, uint32_t kind)
         o->layers = (enum aq_kv_layers)DRAW(3);
         o->beta = o->layers ? 1 + DRAW(24) : 0;
     }
-    if (kind >= 7 && DRAW(3)) {
+    if (a.variant == REF_EXPECTED) {
+        if (o->budget.unit == AQ_KV_SLOTS)
+            o->budget.slots += 4; /* those that stay unless something else is said */
+        o->ahead_given = DRAW(2);
+        o->ahead = 1 + DRAW(700);
+    }
+    if (kind >= 7 && kind != 12 && DRAW(3)) {
         o->floor_kind = DRAW(2) ? AQ_KV_FLOOR_MIX : AQ_KV_FLOOR_RESERVE;
         o->floor = asked_share(DRAW(21) / 20.0);
     }
-    o->heads_given = kind >= 10;
+    o->heads_given = kind >= 10 && kind != 12;
     o->heads = AQ_KV_HEADS_SHARED;
     return a;
 #undef DRAW
@@ -356,8 +371,8 @@ struct asked asked_draw(uint64_t seed, uint64_t i)
     uint32_t kind = (uint32_t)(i % ASKED_KINDS), heavy = DRAW(12), recent = 1 + DRAW(12);
     struct asked a = {0};
     struct aq_kv_options *o = &a.options;
-    if (kind >= 22)
-        return draw_bulk(seed, i, kind - 22);
+    if (kind >= 24)
+        return draw_bulk(seed, i, kind - 24);
     if (kind >= 10)
         return draw_ranked(seed, i, kind - 10);
     switch (kind) {

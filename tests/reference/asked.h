@@ -16,7 +16,7 @@ struct asked {
 struct aq_kv_amount asked_slots(uint32_t n);
 struct aq_kv_amount asked_share(double x);
 
-enum { ASKED_KINDS = 27 };
+enum { ASKED_KINDS = 29 };
 /* Draw `i` of a policy for sequences of some 10 to 60 tokens. */
 struct asked asked_draw(uint64_t seed, uint64_t i);
 /* The same of kvcompress, for prompts of up to some 150. */

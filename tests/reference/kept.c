@@ -618,12 +618,22 @@ static void bulk_arrives(const struct ref_policy *p, struct ref_head *h, uint32_
  * From the matrix of what each query of the prompt gave each key: rule 0 keeps the first `sinks`
  * tokens and special ones, 1 also punctuation, 2 also `heavy` others that got most from each query
  * that sees them, 3 also the `recent` newest, 4 everything.  A rule sees a mask of that matrix; the
- * first whose part of all attention is enough is the head's.  Later tokens enter; and of those that
- * nothing else keeps, the one that got least goes when there are more than `heavy`. */
+ * first whose part of all attention is enough is the head's.  If that keeps more than the cap, the
+ * head goes back, rule by rule; of rule 0 the oldest behind the first tokens go then.  Later tokens
+ * enter; and of those that nothing else keeps, the one that got least goes when there are more than
+ * `heavy`. */
 
 bool ref_is_of_class(const struct ref_head *h, uint32_t j)
 {
     return h->rule < 4 && (h->classes[j] & (h->rule == 0 ? 1 : 3));
+}
+
+static bool is_beyond_cap(const struct ref_policy *p, const struct ref_head *h, uint32_t n)
+{
+    uint32_t kept = 0;
+    for (uint32_t j = 0; j < n; j++)
+        kept += h->kept[j];
+    return p->cap && kept > p->cap;
 }
 
 void ref_cut_by_rule(const struct ref_policy *p, struct ref_head *h, uint32_t n)
@@ -646,6 +656,8 @@ void ref_cut_by_rule(const struct ref_policy *p, struct ref_head *h, uint32_t n)
             break;
         h->kept[best] = true;
     }
+    for (uint32_t j = p->sinks; h->rule == 0 && is_beyond_cap(p, h, n); j++)
+        h->kept[j] = false;
 }
 
 static void fastgen_prefilled(const struct ref_policy *p, struct ref_head *h, uint32_t n)
@@ -664,6 +676,10 @@ static void fastgen_prefilled(const struct ref_policy *p, struct ref_head *h, ui
     for (h->rule = 0; h->rule < 4 && h->recovered[h->rule] < p->mass;)
         h->rule++;
     ref_cut_by_rule(p, h, n);
+    while (is_beyond_cap(p, h, n)) {
+        h->rule--;
+        ref_cut_by_rule(p, h, n);
+    }
 }
 
 static void fastgen_arrives(const struct ref_policy *p, struct ref_head *h, uint32_t t, uint32_t n)
@@ -735,6 +751,7 @@ const struct ref_stages *ref_stages(enum ref_variant v)
         [REF_TOVA] = {NULL, tova_layer_prefilled, full_arrives, tova_attended, tova_layer_attended},
         [REF_KNORM] = {NULL, NULL, full_arrives, grow_attended, NULL, knorm_valued},
         [REF_KEYDIFF] = {NULL, NULL, full_arrives, grow_attended, NULL, keydiff_valued},
+        [REF_EXPECTED] = {NULL, NULL, full_arrives, grow_attended, NULL, ref_expected_valued},
         [REF_BULK_H2O] = {bulk_prefilled, NULL, bulk_arrives, grow_attended},
         [REF_BULK_SNAPKV] = {bulk_snapkv_prefilled, NULL, bulk_arrives, grow_attended},
         [REF_SCISSORHANDS] = {bulk_prefilled, NULL, bulk_arrives, grow_attended},

@@ -115,9 +115,12 @@ static const char *isa_of(uint64_t draw)
     return name && aq_isa_parse(name, &mask) && !(mask & ~aq_isa_detect()) ? name : NULL;
 }
 
-void record_run_in(enum aq_dtype kv_format, const char *dir, const struct aq_kv_policy *kv,
-                   struct record *r, uint32_t count, uint32_t draw)
+/* sharing: prompts that begin alike are computed once, in micro-batches of all; returns the tokens
+ * that were not. */
+static uint64_t run(enum aq_dtype kv_format, const char *dir, const struct aq_kv_policy *kv,
+                    struct record *r, uint32_t count, uint32_t draw, const bool *sharing)
 {
+    struct aq_engine_stats st;
     struct aq_engine_opts opts = {.model_dir = dir,
                                   .compute = AQ_F32,
                                   .weight_format = AQ_F32,
@@ -128,7 +131,8 @@ void record_run_in(enum aq_dtype kv_format, const char *dir, const struct aq_kv_
                                   .threads = 1,
                                   .host_memory = AQ_GIB,
                                   .isa = using_isa(isa_of(draw)),
-                                  .micro_batch = 1 + draw % 3,
+                                  .micro_batch = sharing ? count : 1 + draw % 3,
+                                  .share_prefixes = sharing && *sharing,
                                   .micro_batches = 1,
                                   .serial = true,
                                   .refill = true};
@@ -165,7 +169,21 @@ void record_run_in(enum aq_dtype kv_format, const char *dir, const struct aq_kv_
         if (aq_engine_pass(e, &worked, &err) < 0)
             fail_msg("%s", err.text);
     }
+    aq_engine_stats(e, &st);
     aq_engine_close(e);
+    return st.shared_tokens;
+}
+
+void record_run_in(enum aq_dtype kv_format, const char *dir, const struct aq_kv_policy *kv,
+                   struct record *r, uint32_t count, uint32_t draw)
+{
+    run(kv_format, dir, kv, r, count, draw, NULL);
+}
+
+uint64_t record_run_beside(const char *dir, const struct aq_kv_policy *kv, struct record *r,
+                           uint32_t count, uint32_t draw, bool share)
+{
+    return run(AQ_F32, dir, kv, r, count, draw, &share);
 }
 
 void record_run(const char *dir, const struct aq_kv_policy *kv, struct record *r, uint32_t count,

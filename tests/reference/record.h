@@ -39,6 +39,10 @@ void record_close(struct record *r);
  * decides on the instruction set and the batch. */
 void record_run_in(enum aq_dtype kv_format, const char *dir, const struct aq_kv_policy *kv,
                    struct record *r, uint32_t count, uint32_t draw);
+/* All of them in one micro-batch, in f32; share: what prompts begin with alike is computed once.
+ * Returns the tokens that were not computed. */
+uint64_t record_run_beside(const char *dir, const struct aq_kv_policy *kv, struct record *r,
+                           uint32_t count, uint32_t draw, bool share);
 /* The same in f32. */
 void record_run(const char *dir, const struct aq_kv_policy *kv, struct record *r, uint32_t count,
                 uint32_t draw);

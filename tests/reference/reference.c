@@ -144,6 +144,8 @@ static void apply_qkv(struct ref_run *r, uint32_t layer, const double *x, uint32
         memcpy(h->k + (size_t)t * d, k + a * d, d * sizeof(*k));
         memcpy(h->v + (size_t)t * d, v + a * d, d * sizeof(*v));
         memcpy(h->still + (size_t)t * d, still + a * d, d * sizeof(*still));
+        memcpy(h->asked + (size_t)t * h->group * d, still_q + (size_t)a * h->group * d,
+               h->group * d * sizeof(*still_q));
         for (uint32_t i = 0; i < d && m->kv_f16; i++) {
             h->k[(size_t)t * d + i] = ref_round_f16(h->k[(size_t)t * d + i]);
             h->v[(size_t)t * d + i] = ref_round_f16(h->v[(size_t)t * d + i]);
@@ -304,6 +306,8 @@ static struct ref_run *open_run(const struct ref_model *m, const struct ref_poli
         h->v = take((size_t)room * m->head_dim, sizeof(*h->v));
         h->still = take((size_t)room * m->head_dim, sizeof(*h->still));
         h->score = take(room, sizeof(*h->score));
+        h->asked = take((size_t)room * m->heads / m->kv_heads * m->head_dim, sizeof(*h->asked));
+        h->to_come = take((size_t)m->head_dim * m->head_dim, sizeof(*h->to_come));
         h->group = m->heads / m->kv_heads;
         h->classes = r->classes;
         h->room = room;
@@ -330,6 +334,8 @@ void ref_run_close(struct ref_run *r)
         free(h->k);
         free(h->v);
         free(h->still);
+        free(h->asked);
+        free(h->to_come);
         free(h->score);
         free(h->each);
         free(h->given);
@@ -417,9 +423,27 @@ struct ref_policy ref_layer_policy(const struct ref_run *r, uint32_t layer)
     return p;
 }
 
+/* Each unit vector turned to each of the positions behind the prompt, on average. */
+static void look_ahead(const struct ref_run *r, struct ref_head *h)
+{
+    double *one = take(h->dim, sizeof(*one));
+    for (uint32_t i = 0; i < h->dim; i++) {
+        for (uint32_t t = 0; t < r->policy.ahead; t++) {
+            memset(one, 0, h->dim * sizeof(*one));
+            one[i] = 1;
+            turn(r->m, is_distant(r), r->prompt + t, one);
+            for (uint32_t d = 0; d < h->dim; d++)
+                h->to_come[i * h->dim + d] += one[d] / r->policy.ahead;
+        }
+    }
+    free(one);
+}
+
 static void cut_prompt(struct ref_run *r)
 {
     uint32_t heads = r->m->kv_heads;
+    for (uint32_t i = 0; i < r->m->layers * heads && r->policy.variant == REF_EXPECTED; i++)
+        look_ahead(r, &r->head[i]);
     for (uint32_t l = 0; l < r->m->layers; l++) {
         struct ref_policy p = ref_layer_policy(r, l);
         const struct ref_stages *stages = ref_stages(p.variant);
@@ -497,6 +521,8 @@ struct ref_run *ref_run_fork(const struct ref_run *full, const struct ref_policy
         memcpy(to->k, from->k, (size_t)r->prompt * m->head_dim * sizeof(*to->k));
         memcpy(to->v, from->v, (size_t)r->prompt * m->head_dim * sizeof(*to->v));
         memcpy(to->still, from->still, (size_t)r->prompt * m->head_dim * sizeof(*to->still));
+        memcpy(to->asked, from->asked,
+               (size_t)r->prompt * from->group * m->head_dim * sizeof(*to->asked));
         memcpy(to->score, from->score, r->prompt * sizeof(*to->score));
         memcpy(to->each, from->each, (size_t)from->group * r->room * sizeof(*to->each));
         memcpy(to->given, from->given, (size_t)r->prompt * r->room * sizeof(*to->given));

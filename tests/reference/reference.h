@@ -25,6 +25,7 @@ enum ref_variant {
     REF_TOVA,       /* `heavy` tokens that the newest one attends to, the same in all heads */
     REF_KNORM,      /* of the prompt, the `heavy` shortest keys; then all */
     REF_KEYDIFF,    /* of the prompt, the `heavy` keys least like the others; then all */
+    REF_EXPECTED,   /* of the prompt, the `heavy` keys that later queries may attend to; then all */
     REF_KVCOMPRESS, /* of the prompt, heavy + recent of a head, on average over all layers */
     REF_FASTGEN,    /* each head by the first of five rules that keeps enough attention */
     /* Up to `high` tokens, and at the next one all but `heavy` and the `recent` of them go: */
@@ -67,8 +68,11 @@ struct ref_policy {
     double drop_share;
     double low; /* what counts is -1 where a probability is below low / keys seen; 0: it is not */
     /* fastgen: the part of attention that a rule must keep; `heavy` are frequent, `recent` newest;
-     * and bits of each token id's classes, 1 special and 2 punctuation, [vocab]. */
+     * and bits of each token id's classes, 1 special and 2 punctuation, [vocab].  Of a prompt at
+     * most `cap` tokens are kept; 0: all may be. */
     double mass;
+    uint32_t cap;
+    uint32_t ahead; /* expected: how many positions behind the prompt are looked at */
     const uint8_t *classes;
     /* Of the kept keys a step's queries read at most so many, but in the first layers; 0: all. */
     uint32_t read, read_dense;
@@ -81,6 +85,9 @@ struct ref_policy {
 struct ref_head {
     double *k, *v;   /* [positions][head_dim] */
     double *still;   /* the same of k before it turned */
+    double *asked;   /* [positions][group][head_dim]: scaled queries before they turned */
+    double *to_come; /* [head_dim][head_dim]: unit vectors, as positions to come turn them on
+                        average; only where queries are expected */
     double *score;   /* attention received; frozen when dropped */
     double *each;    /* [query heads of the group][positions]: of the last `observe` queries */
     double *given;   /* [positions][positions]: what each query gave */
@@ -119,6 +126,9 @@ struct ref_stages {
     /* Only makes scores of what the prompt's tokens but the `recent` are worth; the best stay. */
     void (*valued)(const struct ref_policy *p, struct ref_head *h, uint32_t n);
 };
+/* The values of `expected` (tests/reference/expected.c). */
+void ref_expected_valued(const struct ref_policy *p, struct ref_head *h, uint32_t n);
+
 /* What stays of a prompt whose tokens have been valued, of one head or of heads that share. */
 void ref_cut(const struct ref_policy *p, struct ref_head *h, uint32_t n);
 void ref_cut_shared(const struct ref_policy *p, struct ref_head *h, uint32_t count, uint32_t n);

@@ -714,7 +714,76 @@ static void positions_in_the_cache_are_those_of_the_literal_loop(void **state)
     assert_true(y.sets > 1000 && y.dropped > 10000);
 }
 
+static void must_be_the_same(const struct record *a, const struct record *b, const char *text)
+{
+    size_t all = record_at(a, a->rows, 0, 0);
+    if (memcmp(a->kept, b->kept, all * sizeof(*a->kept)) ||
+        memcmp(a->score, b->score, all * sizeof(*a->score)) ||
+        memcmp(a->tokens, b->tokens, a->fed * sizeof(*a->tokens)) ||
+        memcmp(a->logprobs, b->logprobs, a->fed * sizeof(*a->logprobs)))
+        fail_msg("%s, %u + %u tokens: what is kept, a score or a token is not that of the prompt "
+                 "computed whole",
+                 text, a->prompt, a->fed);
+}
+
+/* Prompts that begin alike, in one micro-batch, computed once where that may be, and each whole:
+ * the same keys are kept, with the same scores, bit for bit. */
+static void prompts_that_copy_what_they_begin_with_keep_the_same(void **state)
+{
+    static const struct random_model shapes[] = {
+        {RANDOM_OPT, 2, 64, 4, 4, 16, 97, 260, 2},
+        {RANDOM_LLAMA, 2, 96, 6, 2, 16, 97, 260, 2},
+        {RANDOM_MISTRAL, 3, 64, 6, 2, 12, 97, 260, 2, .window = 90, .full_layers = 2},
+    };
+    static const char *const names[] = {"window",     "snapkv", "pyramidkv",
+                                        "ada-snapkv", "tova",   "knorm"};
+    uint32_t drawn = 0, met[AQ_ARRAY_LEN(names)] = {0};
+    uint64_t shared = 0;
+    for (uint32_t i = 0; i < AQ_ARRAY_LEN(shapes); i++) {
+        const char *dir = record_write_model(&shapes[i], 90 + i);
+        struct ref_model *m = ref_model_open(dir);
+        for (uint32_t n = 0; n < (TEST_SLOW ? 20 : 60); n++, drawn++) {
+            struct record r[2][CROWD];
+            struct asked a = asked_draw(15, drawn);
+            char text[128];
+            struct aq_kv_policy kv = asked_resolve(&a, text);
+            uint64_t not_computed[2];
+            for (int share = 0; share < 2; share++) {
+                for (uint32_t c = 0; c < CROWD; c++) {
+                    uint32_t prompt = 70 + (uint32_t)aq_prng_below(15, drawn, c, 140);
+                    uint32_t same = (uint32_t)aq_prng_below(16, drawn, c, prompt + 1);
+                    record_open(&r[share][c], m, 100 * drawn + c, prompt, 12);
+                    const struct record *from = &r[share][c ? aq_prng_below(17, drawn, c, c) : 0];
+                    same = c ? aq_min_u64(same + 40, aq_min_u64(prompt, from->prompt)) : 0;
+                    memcpy(r[share][c].ids, from->ids, same * sizeof(*from->ids));
+                }
+                not_computed[share] =
+                    record_run_beside(dir, &kv, r[share], CROWD, drawn % 12, share);
+            }
+            assert_int_equal(not_computed[0], 0);
+            shared += not_computed[1];
+            for (size_t k = 0; k < AQ_ARRAY_LEN(names); k++)
+                met[k] += not_computed[1] && r[1][0].dropped &&
+                          strcmp(aq_kv_policy_desc(&kv)->name, names[k]) == 0;
+            for (uint32_t c = 0; c < CROWD; c++) {
+                must_be_the_same(&r[0][c], &r[1][c], text);
+                record_close(&r[0][c]);
+                record_close(&r[1][c]);
+            }
+        }
+        ref_model_close(m);
+    }
+    print_message("%u draws, %llu tokens not computed; with", drawn, (unsigned long long)shared);
+    for (size_t k = 0; k < AQ_ARRAY_LEN(names); k++)
+        print_message(" %s %u", names[k], met[k]);
+    print_message("\n");
+    assert_true(shared > 20ull * drawn);
+    for (size_t k = 0; k < AQ_ARRAY_LEN(names); k++)
+        assert_true(TEST_SLOW || met[k] > 0);
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(prompts_that_copy_what_they_begin_with_keep_the_same),
     cmocka_unit_test(random_models_keep_what_the_reference_keeps),
     cmocka_unit_test(heads_of_all_layers_keep_what_the_reference_s_keep),
     cmocka_unit_test(heads_keep_by_the_reference_s_rules),

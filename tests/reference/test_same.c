@@ -74,6 +74,16 @@ static void expect_all_mass(enum aq_dtype format, const char *dir, const struct 
     assert_false(found.dropped);
     expect_same(&found, want);
     record_close(&found);
+    a.options.budget = asked_slots(WHOLE);
+    run_one(&found, format, dir, m, &a);
+    assert_false(found.dropped);
+    expect_same(&found, want);
+    record_close(&found);
+    a.options.budget = asked_slots(WHOLE - 1);
+    run_one(&found, format, dir, m, &a);
+    assert_true(found.dropped);
+    record_close(&found);
+    a.options.budget = (struct aq_kv_amount){0};
     a.options.mass = 0.4;
     run_one(&found, format, dir, m, &a);
     assert_true(found.dropped);
@@ -82,9 +92,9 @@ static void expect_all_mass(enum aq_dtype format, const char *dir, const struct 
 
 static void budgets_of_the_whole_sequence_change_no_bit(void **state)
 {
-    static const char *const names[] = {"h2o",         "heavy",   "window",    "h2o:hf",
-                                        "h2o:flexgen", "adakv",   "snapkv",    "tova",
-                                        "knorm",       "keydiff", "pyramidkv", "kvcompress"};
+    static const char *const names[] = {
+        "h2o",  "heavy", "window",  "h2o:hf",    "h2o:flexgen", "adakv",   "snapkv",
+        "tova", "knorm", "keydiff", "pyramidkv", "kvcompress",  "expected"};
     static const char *const in_bulk[] = {"h2o", "snapkv", "pyramidkv", "scissorhands"};
     static const enum aq_dtype formats[] = {AQ_F32, AQ_F16, AQ_BF16, AQ_Q8, AQ_Q4};
     struct random_model shape = {RANDOM_OPT, 2, 64, 4, 4, 16, 97, 80, 2};

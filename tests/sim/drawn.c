@@ -62,16 +62,10 @@ static void begin_alike(struct crowd *c, uint32_t i, uint64_t seed)
         o->s.prompt_from = (uint32_t)roll(&d, (o->s.prompt_count - 1) / run + 1) * run;
 }
 
-void crowd_draw(struct crowd *c, uint64_t seed, uint32_t count, uint32_t prompt_max,
-                uint32_t tokens_max, uint32_t vocab)
+static void bound(struct crowd *c)
 {
-    struct dice d = {seed, 0x63726f7764, 0};
-    memset(c, 0, sizeof(*c));
-    c->count = count;
-    c->work = (struct aq_workload){.sequences = count, .prompt_max = 1, .total_max = 1};
-    for (uint32_t i = 0; i < count; i++) {
-        draw_one(&c->one[i], &d, prompt_max, tokens_max, vocab);
-        begin_alike(c, i, seed);
+    c->work = (struct aq_workload){.sequences = c->count, .prompt_max = 1, .total_max = 1};
+    for (uint32_t i = 0; i < c->count; i++) {
         const struct aq_sequence *s = &c->one[i].s;
         uint32_t total = s->prompt_count + s->max_tokens;
         struct aq_workload *w = &c->work;
@@ -81,6 +75,58 @@ void crowd_draw(struct crowd *c, uint64_t seed, uint32_t count, uint32_t prompt_
         w->total_sum += total;
         w->prompt_logprobs |= s->prompt_logprobs;
     }
+}
+
+void crowd_draw(struct crowd *c, uint64_t seed, uint32_t count, uint32_t prompt_max,
+                uint32_t tokens_max, uint32_t vocab)
+{
+    struct dice d = {seed, 0x63726f7764, 0};
+    memset(c, 0, sizeof(*c));
+    c->count = count;
+    for (uint32_t i = 0; i < count; i++) {
+        draw_one(&c->one[i], &d, prompt_max, tokens_max, vocab);
+        begin_alike(c, i, seed);
+    }
+    bound(c);
+}
+
+uint32_t crowd_alike(const struct crowd_one *a, const struct crowd_one *b)
+{
+    uint32_t n = 0;
+    while (n < a->s.prompt_count && n < b->s.prompt_count && a->prompt[n] == b->prompt[n])
+        n++;
+    return n;
+}
+
+static bool stands_before(const struct crowd_one *a, const struct crowd_one *b)
+{
+    uint32_t n = crowd_alike(a, b);
+    if (n == a->s.prompt_count || n == b->s.prompt_count)
+        return a->s.prompt_count < b->s.prompt_count;
+    return a->prompt[n] < b->prompt[n];
+}
+
+static void swap_prompts(struct crowd_one *a, struct crowd_one *b)
+{
+    uint32_t prompt[CROWD_PROMPT_MAX], count = a->s.prompt_count;
+    memcpy(prompt, a->prompt, sizeof(prompt));
+    memcpy(a->prompt, b->prompt, sizeof(prompt));
+    memcpy(b->prompt, prompt, sizeof(prompt));
+    a->s.prompt_count = b->s.prompt_count;
+    b->s.prompt_count = count;
+}
+
+void crowd_sort(struct crowd *c)
+{
+    for (uint32_t i = 0; i < c->count; i++) {
+        for (uint32_t at = i; at > 0 && stands_before(&c->one[at], &c->one[at - 1]); at--)
+            swap_prompts(&c->one[at], &c->one[at - 1]);
+        c->one[i].s.prompt_logprobs = false;
+        c->one[i].s.prompt_from = 0;
+        c->one[i].s.prompt_logprob = NULL;
+        c->one[i].s.prompt_tops = NULL;
+    }
+    bound(c);
 }
 
 void crowd_give(struct crowd *c, const struct crowd *whole, uint64_t seed, uint64_t number)
@@ -279,6 +325,8 @@ static const struct aq_kv_options kv_options[DRAWN_KV - 1] = {
     {.policy = "tova", .budget = SHARE(0.4)},
     {.policy = "knorm", .budget = SLOTS(9)},
     {.policy = "keydiff", .budget = SHARE(0.5), .sinks_given = true, .sinks = 2},
+    {.policy = "expected", .budget = SHARE(0.4), .ahead_given = true, .ahead = 40},
+    {.policy = "expected", .budget = SLOTS(33)},
     {.policy = "scissorhands", .budget = SLOTS(30)},
     {.policy = "scissorhands",
      .budget = SLOTS(70),

@@ -30,6 +30,11 @@ struct crowd {
 /* Lengths, prompts and sampling of `count` sequences; outputs are cleared. */
 void crowd_draw(struct crowd *c, uint64_t seed, uint32_t count, uint32_t prompt_max,
                 uint32_t tokens_max, uint32_t vocab);
+/* With how many tokens both prompts begin. */
+uint32_t crowd_alike(const struct crowd_one *a, const struct crowd_one *b);
+/* Puts the prompts into the order of their tokens, so that those that begin alike stand together,
+ * and lets none be scored. */
+void crowd_sort(struct crowd *c);
 /* Lets about half of the sequences, drawn by (seed, number), go on from tokens that they had in
  * `whole`, a run of the same crowd. */
 void crowd_give(struct crowd *c, const struct crowd *whole, uint64_t seed, uint64_t number);
@@ -65,7 +70,7 @@ struct drawn {
 void drawn_formats(struct aq_engine_opts *opts, uint64_t seed, uint64_t number);
 /* A KV policy and its options: one of DRAWN_KV - 1 with a number of their own, the first of which
  * keeps everything, or (DRAWN_KV - 1) any. */
-enum { DRAWN_KV = 34 };
+enum { DRAWN_KV = 36 };
 uint32_t drawn_kv(struct aq_engine_opts *opts, uint64_t seed, uint64_t number);
 /* Everything else that must not change a token.  d->opts.model_dir or .shape and the formats are
  * there. */

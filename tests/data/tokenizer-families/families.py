@@ -225,17 +225,24 @@ def random_ids(r, end):
     return out
 
 
-# ---- what SentencePiece gives ----
+# ---- what the libraries give ----
 
-def sentencepiece_ids(sp, text):
-    """Its ids, where control pieces and the unknown one are cut out of the text first, as all programs do it."""
-    special = {sp.id_to_piece(i): i for i in range(sp.get_piece_size()) if sp.is_control(i) or sp.is_unknown(i)}
+def cut(specials, text, encode):
+    """A text's ids, where special tokens are cut out of it first, as all programs do it."""
     ids = []
     while text:
-        found = [(text.find(s), -len(s), s) for s in special if s in text]
+        found = [(text.find(s), -len(s), s) for s in specials if s in text]
         at, _, name = min(found) if found else (len(text), 0, "")
-        ids += sp.encode(text[:at]) if at else []
+        ids += encode(text[:at]) if at else []
         if name:
-            ids.append(special[name])
+            ids.append(specials[name])
         text = text[at + len(name):]
     return ids
+
+
+def sentencepiece_specials(sp):
+    return {sp.id_to_piece(i): i for i in range(sp.get_piece_size()) if sp.is_control(i) or sp.is_unknown(i)}
+
+
+def sentencepiece_ids(sp, text):
+    return cut(sentencepiece_specials(sp), text, sp.encode)

@@ -13,6 +13,7 @@ static void every_mask_gives_a_complete_table(void **state)
         assert_int_equal(k.isa, mask);
         assert_non_null(k.product_f32);
         assert_non_null(k.product_bf16);
+        assert_non_null(k.product_codes);
         assert_non_null(k.pack_panel);
         assert_non_null(k.kv_encode);
         assert_non_null(k.kv_bounds);

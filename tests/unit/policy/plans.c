@@ -193,6 +193,7 @@ struct aq_block_shape plans_shape(uint32_t micro_batch, uint32_t micro_batches)
         .keys_max = 128,
         .positions_max = 128,
         .compute = AQ_F32,
+        .products = AQ_F32,
         .kv_format = AQ_F16,
         .weight_format = AQ_F32,
     };
@@ -305,6 +306,7 @@ struct aq_block_inputs plans_inputs(const struct aq_model_steps *m)
 {
     return (struct aq_block_inputs){.steps = m,
                                     .compute = AQ_BF16,
+                                    .products = AQ_BF16,
                                     .weight_format = AQ_BF16,
                                     .kv_format = AQ_F16,
                                     .table_format = AQ_BF16,

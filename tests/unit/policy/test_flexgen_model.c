@@ -305,7 +305,7 @@ static void without_rules_it_is_this_engine(void **state)
     for (size_t i = 0; i < AQ_ARRAY_LEN(rows); i++) {
         struct aq_placement p = {rows[i].weights, rows[i].kv, {{100, 0, 0}}, AQ_DEVICE};
         struct aq_block_inputs in = plans_inputs(&m);
-        in.compute = in.weight_format = in.table_format = AQ_F16;
+        in.compute = in.products = in.weight_format = in.table_format = AQ_F16;
         in.micro_batch = 32;
         in.micro_batches = 2;
         in.placement = &p;

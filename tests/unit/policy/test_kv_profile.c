@@ -164,7 +164,8 @@ static void of_equal_keys_the_later_ones_stay(void **state)
     for (uint32_t j = 0; j < 8; j++)
         all[j] = (float)(8 - j) / 8;
     struct aq_kv_sums s = {all, band, classes, 8};
-    struct aq_kv_limits l = {.profiled = true, .frequent = 3, .local = 2, .mass = 0.5};
+    struct aq_kv_limits l = {
+        .profiled = true, .heavy_prompt = 8, .frequent = 3, .local = 2, .mass = 0.5};
     assert_int_equal(aq_kv_profile_keep(keep, &s, &l, AQ_KV_PROFILE_FREQUENT), 3);
     assert_true(keep[0] == 5 && keep[1] == 6 && keep[2] == 7);
     assert_int_equal(aq_kv_profile_keep(keep, &s, &l, AQ_KV_PROFILE_LOCAL), 5);
@@ -174,6 +175,45 @@ static void of_equal_keys_the_later_ones_stay(void **state)
     assert_int_equal(aq_kv_profile_keep(keep, &s, &l, AQ_KV_PROFILE_FREQUENT), 1);
     assert_int_equal(keep[0], 1);
     assert_int_equal(aq_kv_profile_choose(&s, &l), AQ_KV_PROFILE_FREQUENT + 2);
+}
+
+/* A cap: the last rule that keeps no more, up to the one that keeps enough; or of the first rule
+ * the first tokens and the newest. */
+static void heads_that_want_more_than_the_cap_take_an_earlier_rule(void **state)
+{
+    uint32_t fell = 0, clipped = 0;
+    for (uint64_t seed = 0; seed < DRAWS; seed++) {
+        static struct head h;
+        uint32_t keep[LONGEST], without[LONGEST];
+        struct aq_kv_options o = {.mass_given = true,
+                                  .mass = (10 + (double)aq_prng_below(seed, 7, 0, 91)) / 100,
+                                  .frequent = share((double)aq_prng_below(seed, 7, 1, 50) / 100),
+                                  .sinks_given = true,
+                                  .sinks = (uint32_t)aq_prng_below(seed, 7, 2, 4),
+                                  .budget = slots(4 + (uint32_t)aq_prng_below(seed, 7, 3, 50))};
+        struct aq_kv_policy p = resolved(o);
+        struct aq_kv_limits l, whole;
+        h.n = o.budget.slots + 1 + (uint32_t)aq_prng_below(seed, 7, 4, LONGEST - o.budget.slots);
+        aq_kv_policy_limits(&l, &p, h.n, 10, 0, 1);
+        assert_int_equal(l.heavy_prompt, o.budget.slots);
+        whole = l;
+        whole.heavy_prompt = h.n;
+        draw_head(&h, seed, &l);
+        enum aq_kv_profile want = aq_kv_profile_choose(&h.sums, &whole), rule = want;
+        uint32_t count = aq_kv_profile_keep(without, &h.sums, &whole, rule);
+        for (; rule > AQ_KV_PROFILE_SPECIAL && count > o.budget.slots; fell++)
+            count = aq_kv_profile_keep(without, &h.sums, &whole, --rule);
+        assert_int_equal(aq_kv_profile_choose(&h.sums, &l), rule);
+        uint32_t found = aq_kv_profile_keep(keep, &h.sums, &l, rule), at = 0;
+        assert_int_equal(found, count < o.budget.slots ? count : o.budget.slots);
+        clipped += found < count;
+        for (uint32_t i = 0; i < count; i++) {
+            if (without[i] < l.sinks || i >= count - found + l.sinks)
+                assert_int_equal(keep[at++], without[i]);
+        }
+        assert_int_equal(at, found);
+    }
+    assert_true(fell > DRAWS / 4 && clipped > 10);
 }
 
 /* ---- rows ---- */
@@ -262,6 +302,38 @@ static void limits_are_those_of_heads_that_keep_all(void **state)
     assert_int_equal(aq_kv_policy_stat_pairs(&p, &l, 100), pairs + near);
 }
 
+/* Of a prompt a head keeps the cap, and new tokens come on top. */
+static void a_cap_is_what_counts_before_a_prompt_has_run(void **state)
+{
+    const struct aq_kv_amount caps[] = {slots(5), slots(40), slots(64), share(0.3)};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(caps); i++) {
+        struct aq_kv_policy p = resolved((struct aq_kv_options){.budget = caps[i]});
+        struct aq_kv_most most;
+        struct aq_kv_limits l;
+        uint32_t highest = 0, longest = 130, more_max = 69, runs_max = 0;
+        for (uint32_t prompt = 1; prompt <= longest; prompt++) {
+            uint32_t cap = caps[i].unit == AQ_KV_SLOTS ? caps[i].slots : prompt * 3 / 10;
+            uint32_t kept = cap < 1 ? 1 : cap < prompt ? cap : prompt;
+            for (uint32_t more = 0; more <= more_max; more++) {
+                aq_kv_policy_limits(&l, &p, prompt, more, 0, 1);
+                assert_int_equal(aq_kv_limits_held(&l, prompt, prompt + more), kept + more);
+                uint32_t runs = aq_kv_limits_runs(&l, 3, prompt, prompt + more);
+                assert_int_equal(runs, kept / 32 + (31 + more + 31) / 32);
+                highest = kept + more > highest ? kept + more : highest;
+                runs_max = runs > runs_max ? runs : runs_max;
+            }
+        }
+        struct aq_kv_lengths of = {longest, longest + more_max, more_max, 1};
+        assert_false(aq_kv_policy_most(&most, &p, &of, 1, 3));
+        assert_int_equal(most.slots, highest);
+        assert_int_equal(most.head, highest);
+        assert_in_range(aq_kv_policy_runs(&p, &most, 3), runs_max, runs_max + 1);
+        of.new_max = 0; /* a short prompt may be followed by so many */
+        aq_kv_policy_most(&most, &p, &of, 1, 3);
+        assert_int_equal(most.slots, longest + more_max);
+    }
+}
+
 static void all_of_the_mass_is_the_full_cache(void **state)
 {
     struct aq_kv_policy p = resolved((struct aq_kv_options){.mass_given = true, .mass = 1});
@@ -269,6 +341,11 @@ static void all_of_the_mass_is_the_full_cache(void **state)
     aq_kv_policy_limits(&l, &p, 100, 50, 0, 1);
     assert_false(l.profiled || aq_kv_limits_differ(&l, 100) || aq_kv_limits_drop(&l, 100, 50));
     assert_int_equal(aq_kv_limits_held(&l, 100, 150), 150);
+    p = resolved((struct aq_kv_options){.mass_given = true, .mass = 1, .budget = slots(100)});
+    aq_kv_policy_limits(&l, &p, 100, 50, 0, 1);
+    assert_false(l.profiled);
+    aq_kv_policy_limits(&l, &p, 101, 50, 0, 1);
+    assert_true(l.profiled && l.heavy_prompt == 100);
 }
 
 /* ---- options ---- */
@@ -288,6 +365,11 @@ static void rows_say_what_they_are(void **state)
                                         .sinks_given = true});
     assert_string_equal(aq_kv_policy_text(text, sizeof(text), &p),
                         "fastgen: mass 0.9, frequent 0, local 64");
+    p = resolved((struct aq_kv_options){.budget = share(0.2)});
+    assert_string_equal(aq_kv_policy_text(text, sizeof(text), &p),
+                        "fastgen: budget 20%, mass 0.95, frequent 30%, local 30%, sinks 4");
+    p = resolved((struct aq_kv_options){.budget = share(1)}); /* no cap */
+    assert_true(p.budget.unit == AQ_KV_UNSET);
 }
 
 static void refused(struct aq_kv_options o, const char *with)
@@ -308,7 +390,6 @@ static void options_that_do_not_go_with_rules_are_refused(void **state)
         struct aq_kv_options o;
         const char *name;
     } others[] = {
-        {{.budget = slots(64)}, "--kv-budget"},
         {{.heavy = slots(64)}, "--kv-heavy"},
         {{.recent = share(0.5)}, "--kv-recent"},
         {{.grace = 3}, "--kv-grace"},
@@ -330,6 +411,8 @@ static void options_that_do_not_go_with_rules_are_refused(void **state)
         snprintf(text, sizeof(text), "--kv-policy fastgen: %s does not go with it", others[i].name);
         refused(others[i].o, text);
     }
+    refused((struct aq_kv_options){.budget = slots(4)},
+            "--kv-budget 4: each head keeps the first 4 tokens, and nothing would be left");
     refused((struct aq_kv_options){.mass_given = true}, "--kv-mass 0: expected the part");
     refused((struct aq_kv_options){.mass_given = true, .mass = 1.01}, "--kv-mass 1.01");
     refused((struct aq_kv_options){.mass_given = true, .mass = NAN}, "--kv-mass");
@@ -348,9 +431,11 @@ static void options_that_do_not_go_with_rules_are_refused(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(two_sums_recover_the_mass_of_the_matrix),
     cmocka_unit_test(of_equal_keys_the_later_ones_stay),
+    cmocka_unit_test(heads_that_want_more_than_the_cap_take_an_earlier_rule),
     cmocka_unit_test(the_least_of_too_many_gives_way),
     cmocka_unit_test(classes_are_kept_by_the_rules_that_name_them),
     cmocka_unit_test(limits_are_those_of_heads_that_keep_all),
+    cmocka_unit_test(a_cap_is_what_counts_before_a_prompt_has_run),
     cmocka_unit_test(all_of_the_mass_is_the_full_cache),
     cmocka_unit_test(rows_say_what_they_are),
     cmocka_unit_test(options_that_do_not_go_with_rules_are_refused),

@@ -51,6 +51,7 @@ static void open_rig(struct rig *r, enum aq_attention_side attention, uint32_t b
     struct aq_block_inputs in = {
         .steps = &r->steps,
         .compute = AQ_BF16,
+        .products = AQ_BF16,
         .weight_format = AQ_BF16,
         .kv_format = AQ_F16,
         .table_format = AQ_BF16,

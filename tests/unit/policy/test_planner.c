@@ -8,6 +8,7 @@
 #include "tests/unit/policy/same_plans.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@ enum {
     GRID_STEP = TEST_SLOW ? 25 : 10, /* percent; beside a separate device there are more tiers */
     GRID_STEP_SEPARATE = TEST_SLOW ? 50 : 25,
     PLAIN_DRAWS = TEST_SLOW ? 12 : 24,
+    DISK_DRAWS = TEST_SLOW ? 4 : 6,
     NEEDED_DRAWS = TEST_SLOW ? 60 : 300,
     HEAD_DRAWS = TEST_SLOW ? 1 : 3,
 };
@@ -147,6 +149,39 @@ static void a_disk_helps_where_a_separate_devices_host_is_small(void **state)
     assert_non_null(strstr(err.text, "host memory")); /* where nothing fits, that is said */
     aq_block_close(&b);
     aq_steps_close(&m);
+}
+
+/* Memory that is within the budget is not saved by KV on a disk: where some is there, it pays. */
+static void kv_is_on_a_disk_only_where_that_is_faster(void **state)
+{
+    struct aq_model_steps m[] = {plans_model(4, 256, 4, 512), plans_gated_model(4, 256, 4, 512),
+                                 plans_parallel_model(4, 256, 4, 512)};
+    /* In 21 KV went there for nothing. */
+    for (uint64_t i = 18; i < 18 + DISK_DRAWS; i++) {
+        struct aq_block_inputs in = plans_inputs(&m[i % AQ_ARRAY_LEN(m)]);
+        struct aq_hardware hw = machine(4e9);
+        struct aq_block b = {0}, without = {0};
+        hw.h2d_bytes_per_s = 1e8 * (double)(1 + aq_prng_below(5, i, 1, 40));
+        hw.d2h_bytes_per_s = hw.h2d_bytes_per_s;
+        in.separate = true;
+        in.hw = &hw;
+        in.budget[AQ_DEVICE] = (3 + aq_prng_below(5, i, 0, 20)) * AQ_MIB;
+        int rc = aq_block_choose(&b, &in, NULL);
+        in.budget[AQ_DISK] = 0;
+        if (rc == 0 && aq_ledger_total(&b.ledger, AQ_DISK) > 0 &&
+            aq_block_choose(&without, &in, NULL) == 0) {
+            double found = plans_forecast(&b, &in, &hw).gen_tok_s;
+            double expected = plans_forecast(&without, &in, &hw).gen_tok_s;
+            if (found < 0.995 * expected)
+                fail_msg("draw %" PRIu64 ": expected %.4g tokens/s as without a disk, found %.4g "
+                         "with KV on it",
+                         i, expected, found);
+        }
+        aq_block_close(&b);
+        aq_block_close(&without);
+    }
+    for (size_t i = 0; i < AQ_ARRAY_LEN(m); i++)
+        aq_steps_close(&m[i]);
 }
 
 /* Budgets that nothing fits: with what is told to be needed instead something does. */
@@ -581,6 +616,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(it_is_never_slower_than_the_plain_rule),
     cmocka_unit_test(what_fits_whole_stays_as_it_is),
     cmocka_unit_test(the_disk_decides_between_weights_and_seats),
+    cmocka_unit_test(kv_is_on_a_disk_only_where_that_is_faster),
     cmocka_unit_test(what_is_told_to_be_needed_is_enough),
     cmocka_unit_test(a_disk_helps_where_a_separate_devices_host_is_small),
     cmocka_unit_test(split_attention_is_chosen_where_link_and_host_add_up),

@@ -318,6 +318,7 @@ static struct aq_plan little_plan(uint32_t micro_batches)
                   .page_count = {[AQ_HOST] = 12},
                   .keys_max = 64,
                   .compute = AQ_F32,
+                  .products = AQ_F32,
                   .kv_format = AQ_F16,
                   .weight_format = AQ_F16},
         .placement = {{{0, 100, 0}}, {{0, 100, 0}}, {{0, 100, 0}}, AQ_HOST},
@@ -627,6 +628,7 @@ static struct aq_block_inputs block_inputs(const struct aq_model_steps *m)
 {
     return (struct aq_block_inputs){.steps = m,
                                     .compute = AQ_F32,
+                                    .products = AQ_F32,
                                     .weight_format = AQ_F16,
                                     .kv_format = AQ_F16,
                                     .table_format = AQ_F16,

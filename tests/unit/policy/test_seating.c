@@ -197,12 +197,147 @@ static void of_very_many_lengths_some_are_kept(void **state)
     assert_int_equal(l.count, 0);
 }
 
+/* Of two kept ones, what all between them have in common. */
+static void a_thinned_chain_has_the_least_of_what_is_left_out(void **state)
+{
+    (void)state;
+    enum { MANY = 200 * 1000 };
+    static uint32_t shared[MANY];
+    struct aq_lengths l = {0};
+    for (uint32_t i = 0; i < MANY; i++) {
+        shared[i] = i * 7919ull % 1000;
+        assert_true(aq_lengths_add(&l, (struct aq_length){1 + i, 2, shared[i]}, 1));
+    }
+    assert_true(l.shift >= 2);
+    for (uint32_t i = 1; i < l.count; i++) {
+        uint32_t least = UINT32_MAX;
+        for (uint32_t n = l.item[i - 1].prompt; n < l.item[i].prompt; n++)
+            least = shared[n] < least ? shared[n] : least;
+        assert_int_equal(l.item[i].shared, least);
+    }
+    assert_int_equal(l.item[0].shared, 0);
+    aq_lengths_close(&l);
+}
+
+/* Groups of four that begin alike, all of which sit down in one pass: the first of each computes
+ * all, and what is left out or stands for others promises no more. */
+static void what_is_common_is_computed_once(void **state)
+{
+    enum { GROUPS = 4, EACH = 4, COUNT = GROUPS * EACH, PROMPT = 100, SHARED = 70 };
+    struct aq_model_steps m = plans_model(3, 64, 4, 128);
+    struct aq_block_inputs in = plans_inputs(&m);
+    struct aq_length length[COUNT];
+    in.micro_batch = COUNT;
+    in.prompt_tokens = COUNT * PROMPT;
+    struct aq_block b = plans_choose(&in);
+    for (uint32_t i = 0; i < COUNT; i++)
+        length[i] = (struct aq_length){PROMPT, 9, i % EACH ? SHARED : 0};
+    uint32_t saved = SHARED; /* whole pages, and the rest is copied */
+    struct played p = play(&b, &m, length, COUNT, COUNT, true);
+    assert_int_equal(p.prefill, COUNT * PROMPT - GROUPS * (EACH - 1) * saved);
+    assert_int_equal(p.kv[0].prefill_key_pairs,
+                     COUNT * aq_seats_key_pairs(PROMPT, 0) -
+                         GROUPS * (EACH - 1) * aq_seats_key_pairs(saved, 0));
+    /* Of every fourth nothing is common; of eight the one in the middle of each group shares. */
+    p = play(&b, &m, length, COUNT, GROUPS, true);
+    assert_int_equal(p.prefill, GROUPS * PROMPT);
+    p = play(&b, &m, length, COUNT, COUNT / 2, true);
+    assert_int_equal(p.prefill, COUNT / 2 * PROMPT - GROUPS * saved);
+    /* Two stand for each: the last one for what nobody knows. */
+    p = play(&b, &m, length, COUNT / 2, COUNT, true);
+    assert_int_equal(p.prefill, COUNT * PROMPT - 12 * saved);
+    aq_block_close(&b);
+    aq_steps_close(&m);
+}
+
+/* Of a long job runs of neighbours are played, so that groups stay together. */
+static void runs_of_neighbours_stand_for_a_long_job(void **state)
+{
+    enum { COUNT = 4096, SEQUENCES_PLAYED = 256, RUN = 64, EACH = 4, PROMPT = 100, SHARED = 64 };
+    static struct aq_length length[COUNT];
+    struct aq_seating_opts o = {.length_count = COUNT, .sequences = SEQUENCES_PLAYED, .run = RUN};
+    struct aq_model_steps m = plans_model(3, 64, 4, 128);
+    struct aq_block_inputs in = plans_inputs(&m);
+    uint32_t prefill, decode, rows = 0;
+    (void)state;
+    for (uint32_t i = 0; i < COUNT; i++)
+        length[i] = (struct aq_length){PROMPT, 9, i % EACH ? SHARED : 0};
+    for (uint32_t i = 0; i < SEQUENCES_PLAYED; i++)
+        assert_int_equal(aq_seating_item(&o, i), i / RUN * 1024 + i % RUN);
+    in.micro_batch = 16;
+    struct aq_block b = plans_choose(&in);
+    struct aq_pass_shape *pass = aq_pass_shapes_new(&b.plan);
+    struct aq_seating *s;
+    o.steps = &m;
+    o.block = &b;
+    o.length = length;
+    assert_int_equal(aq_seating_open(&s, &o, NULL), 0);
+    while (aq_seating_next(s, pass, &prefill, &decode))
+        rows += prefill;
+    assert_int_equal(rows, SEQUENCES_PLAYED * (PROMPT - SHARED * (EACH - 1) / EACH));
+    aq_seating_close(s);
+    free(pass);
+    aq_block_close(&b);
+    aq_steps_close(&m);
+}
+
+/* A header that all have: the pool is of distinct tokens, mean forecast and played job agree on
+ * what prefill takes, and where nothing may be shared all is as before. */
+static void plans_count_a_header_once(void **state)
+{
+    enum { COUNT = 64, PROMPT = 100, SHARED = 64, NEW = 64 };
+    struct aq_model_steps m = plans_model(3, 64, 4, 128);
+    struct aq_block_inputs in = plans_inputs(&m);
+    struct aq_length length[COUNT];
+    struct aq_hardware hw;
+    struct aq_err err;
+    (void)state;
+    aq_hardware_default(&hw, 2, 2, 2);
+    in.prompt_sum = COUNT * PROMPT;
+    in.total_sum = COUNT * (PROMPT + NEW);
+    in.sequences = in.micro_batch = COUNT;
+    for (uint32_t i = 0; i < COUNT; i++)
+        length[i] = (struct aq_length){PROMPT, NEW, i ? SHARED : 0};
+    for (int kivi = 0; kivi < 2; kivi++) {
+        in.kv.residual.tokens = kivi ? 32 : 0;
+        in.kv_format = kivi ? AQ_KIVI4 : AQ_F16;
+        in.shared_sum = 0;
+        struct aq_block whole = plans_choose(&in);
+        struct aq_forecast all = plans_forecast(&whole, &in, &hw);
+        in.shared_sum = (COUNT - 1) * SHARED;
+        struct aq_block b = plans_choose(&in);
+        struct aq_forecast f = plans_forecast(&b, &in, &hw), job = f;
+        struct aq_forecast_work work = {.steps = &m, .sequences = COUNT, .refill = true};
+        aq_forecast_mean(&work, &in);
+        assert_int_equal(b.plan.shape.page_slots, 32);
+        if (kivi) {
+            assert_int_equal(b.plan.shape.page_count[AQ_HOST],
+                             whole.plan.shape.page_count[AQ_HOST]);
+            assert_true(f.prefill_s == all.prefill_s);
+        } else {
+            assert_int_equal(aq_forecast_job(&job, &b, &work, length, COUNT, &hw, &err), 0);
+            assert_true(fabs(job.all_prefill_s / f.all_prefill_s - 1) < 0.05);
+            assert_true(2 * f.prefill_s < all.prefill_s);
+            uint64_t distinct = 3 * (COUNT * 6 - (COUNT - 1) * 2); /* pages of 32 */
+            assert_in_range(b.plan.shape.page_count[AQ_HOST], distinct, distinct * 13 / 10);
+            assert_true(b.plan.shape.page_count[AQ_HOST] < whole.plan.shape.page_count[AQ_HOST]);
+        }
+        aq_block_close(&whole);
+        aq_block_close(&b);
+    }
+    aq_steps_close(&m);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(windows_are_counted_key_by_key),
     cmocka_unit_test(every_sequence_is_played_to_its_end),
     cmocka_unit_test(a_whole_block_at_a_time_fills_then_decodes),
     cmocka_unit_test(a_job_of_equal_sequences_takes_as_long_as_its_blocks),
     cmocka_unit_test(of_very_many_lengths_some_are_kept),
+    cmocka_unit_test(a_thinned_chain_has_the_least_of_what_is_left_out),
+    cmocka_unit_test(what_is_common_is_computed_once),
+    cmocka_unit_test(runs_of_neighbours_stand_for_a_long_job),
+    cmocka_unit_test(plans_count_a_header_once),
 };
 
 AQ_TEST_MAIN(tests)

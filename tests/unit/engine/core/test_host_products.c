@@ -234,7 +234,7 @@ static void ranges_are_the_panels_that_do_not_stream(void **state)
             if (!aq_host_product_find(&h, &b->stream, steps, &b->plan, kinds[i], j))
                 continue;
             uint32_t at = 0;
-            struct aq_prim_list list = aq_op_prims(kinds[i], &steps->step[j]);
+            struct aq_prim_list room, list = *aq_op_prims(&room, kinds[i], &steps->step[j]);
             for (uint32_t r = 0; r < h.range_count; r++) {
                 const struct aq_host_range *x = &h.range[r];
                 const struct aq_prim *p = &list.prim[h.products.first];

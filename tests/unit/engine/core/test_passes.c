@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The passes that a forecast counts are those that the engine runs: random sequences on random
  * plans, their lengths through policy/seating.h beside the sequences through the executor, pass by
- * pass: rows, keys, and the bytes of KV that every part moves.
+ * pass: rows, keys, the bytes of KV that every part moves, and the pages that prompts share.
  *
  * AQ_PASSES_DRAWS sets how many are drawn, AQ_PASSES_SEED from which seed. */
 #include "engine/core/engine_state.h"
@@ -23,7 +23,7 @@ struct watched {
     struct aq_engine *engine;
     struct aq_seating *seating;
     struct aq_pass_shape *want;
-    uint64_t passes, moving;
+    uint64_t passes, moving, shared;
     char text[512]; /* the first difference; empty: none */
 };
 
@@ -60,6 +60,52 @@ static void compare_parts(struct watched *w, const struct aq_part_shape *got,
     }
 }
 
+/* Pages that seats hold, each once.  Only of plans whose seats hold just the keys that they have
+ * seen, in one pool. */
+static uint64_t pages_of(const struct aq_seats *s)
+{
+    const struct aq_plan *plan = s->opts.plan;
+    uint64_t pages = 0;
+    for (uint32_t i = 0; i < s->seated; i++) {
+        const struct aq_seat *t = &s->seat[s->order[i].seat];
+        pages += aq_div_up(t->seen, plan->shape.page_slots);
+        pages -= s->order[i].prefix / plan->shape.page_slots;
+    }
+    return pages * plan->kinds.layers;
+}
+
+/* Is the engine's pool the only thing that seats hold, and all of it shared? */
+static bool pages_tell(const struct aq_plan *plan)
+{
+    bool tell = !aq_kv_policy_lossy(&plan->kv) && !plan->kv.read;
+    for (uint32_t i = 0; i < plan->part_count; i++)
+        tell = tell && aq_seats_shares(plan, &plan->part[i]) && plan->part[i].tier != AQ_DISK;
+    for (uint32_t k = 0; k < plan->kinds.count; k++)
+        tell = tell && !plan->kinds.kind[k].window;
+    return tell;
+}
+
+static void compare_seats(struct watched *w, const struct aq_plan *plan)
+{
+    const struct aq_seats *got = &w->engine->executor->seats, *want = aq_seating_seats(w->seating);
+    uint64_t taken = 0;
+    for (uint32_t i = 0; i < got->count; i++) {
+        COMPARE(&got->seat[i], &want->seat[i], taken);
+        COMPARE(&got->seat[i], &want->seat[i], prefix);
+        COMPARE(&got->seat[i], &want->seat[i], from);
+        COMPARE(&got->seat[i], &want->seat[i], copied);
+        if (got->seat[i].seen == got->seat[i].prompt)
+            w->shared += got->seat[i].prefix;
+    }
+    if (!pages_tell(plan))
+        return;
+    for (int t = AQ_DEVICE; t <= AQ_HOST; t++)
+        taken +=
+            plan->shape.page_count[t] - aq_kv_pages_free(w->engine->executor->kv, (enum aq_tier)t);
+    if (taken != pages_of(want))
+        differ(w, "pages", taken, pages_of(want));
+}
+
 static void watch(void *user, bool running)
 {
     struct watched *w = user;
@@ -76,6 +122,7 @@ static void watch(void *user, bool running)
         for (uint32_t i = 0; i < plan->part_count; i++)
             compare_parts(w, &got->part[i], &w->want[k].part[i], plan->kinds.count);
     }
+    compare_seats(w, plan);
     w->passes++;
 }
 
@@ -83,7 +130,7 @@ static struct {
     char root[TEMP_PATH_MAX], cache[TEMP_INSIDE_MAX], scratch[TEMP_INSIDE_MAX], model[2][4096];
     struct drawn_place place;
     struct crowd crowd;
-    uint64_t ran, moving;
+    uint64_t ran, moving, shared, both;
 } rig;
 
 /* Two layers of three hold less than what the policy says. */
@@ -110,22 +157,48 @@ static int tear_down(void **state)
     return temp_remove(rig.root);
 }
 
-static void run_draw(uint64_t seed, uint64_t number)
+/* Nothing keeps sequences from sharing: all keys stay, in the memory that products run in, or where
+ * they come from to be attended there: the disk, or the other side of a link. */
+static void share_all(struct drawn *d, uint64_t number)
+{
+    uint64_t how = number / 4 % 4;
+    if (how == 3) /* some drop keys, and copy what they do not compute */
+        return;
+    d->opts.kv = (struct aq_kv_policy){0};
+    d->opts.kv_format = AQ_F16;
+    d->opts.attention = (struct aq_attention_choice){.given = how > 0, .side = AQ_ATTEND_DEVICE};
+    d->opts.share_prefixes = true;
+    if (how < 2)
+        d->opts.emulate_device = 0;
+    if (how == 0)
+        d->opts.placement = (struct aq_placement_choice){0};
+    else if (how == 1 && d->opts.placement.given)
+        d->opts.placement.at.kv = (struct aq_shares){{0, 0, 100}};
+}
+
+static void run_draw(uint64_t seed, uint64_t number, bool share)
 {
     struct drawn d = {0};
     struct aq_err err;
     struct aq_length length[CROWD_MAX];
     struct watched w = {0};
-    crowd_draw(&rig.crowd, seed + number, 6 + (uint32_t)(number % 8), 75, 44, VOCAB);
-    for (uint32_t i = 0; i < rig.crowd.count; i++) {
-        const struct aq_sequence *s = &rig.crowd.one[i].s;
-        length[i] = (struct aq_length){s->prompt_count, s->max_tokens};
-    }
-    d.opts.model_dir = rig.model[number % 3 == 2];
+    crowd_draw(&rig.crowd, seed + number, share ? CROWD_MAX : 6 + (uint32_t)(number % 8),
+               share ? CROWD_PROMPT_MAX : 75, 44, VOCAB);
+    d.opts.model_dir = rig.model[!share && number % 3 == 2];
     drawn_formats(&d.opts, seed, number);
     drawn_kv(&d.opts, seed, number);
     drawn_plan(&d, seed, number, &rig.place);
-    d.opts.share_prefixes = false; /* a forecast is of prompts computed whole */
+    d.opts.share_prefixes |= share;
+    if (share)
+        share_all(&d, number);
+    if (d.opts.share_prefixes)
+        crowd_sort(&rig.crowd);
+    for (uint32_t i = 0; i < rig.crowd.count; i++) {
+        const struct crowd_one *one = &rig.crowd.one[i];
+        bool alike = d.opts.share_prefixes && i;
+        length[i] = (struct aq_length){one->s.prompt_count, one->s.max_tokens,
+                                       alike ? crowd_alike(one, one - 1) : 0};
+    }
     /* Nothing is computed but how many slots each head keeps, where that is for them to say. */
     d.opts.replay = !aq_kv_policy_ragged(&d.opts.kv);
     if (aq_engine_open(&w.engine, &d.opts, &err) < 0)
@@ -147,6 +220,8 @@ static void run_draw(uint64_t seed, uint64_t number)
         assert_false(aq_seating_next(w.seating, w.want, &prefill, &decode));
         rig.ran++;
         rig.moving += w.moving > 0;
+        rig.shared += w.shared;
+        rig.both += w.moving && w.shared;
     }
     aq_engine_close(w.engine);
     aq_seating_close(w.seating);
@@ -161,9 +236,13 @@ static void a_forecast_has_the_passes_of_the_engine(void **state)
     print_message("AQ_PASSES_SEED=%llu, %llu draws\n", (unsigned long long)seed,
                   (unsigned long long)draws);
     for (uint64_t i = 0; i < draws; i++)
-        run_draw(seed, i);
-    print_message("%llu ran, of which %llu moved KV\n", (unsigned long long)rig.ran,
-                  (unsigned long long)rig.moving);
+        run_draw(seed, i, i % 4 == 3);
+    print_message(
+        "%llu ran, of which %llu moved KV; %llu tokens were shared, in %llu that moved it\n",
+        (unsigned long long)rig.ran, (unsigned long long)rig.moving, (unsigned long long)rig.shared,
+        (unsigned long long)rig.both);
+    assert_true(rig.shared >= 20 * draws);
+    assert_true(draws < 20 || 16 * rig.both >= draws);
     assert_true(2 * rig.ran >= draws);
     assert_true(draws < 20 || 4 * rig.moving >= rig.ran);
 }

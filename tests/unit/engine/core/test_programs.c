@@ -21,16 +21,16 @@ struct variant {
 };
 
 static const struct variant variants[] = {
-    {.name = "pre-norm", .want = UINT64_C(0xbc281ba73f362059)},
+    {.name = "pre-norm", .want = UINT64_C(0xf204ff88f173d8ca)},
     {.name = "post-norm, projected",
      .post_norm = true,
      .projected = true,
-     .want = UINT64_C(0x5c4b00a6aa2ceb0f)},
+     .want = UINT64_C(0xbfaf08c8dacd7f11)},
     {.name = "biasless, plain norm, untied",
      .biasless = true,
      .plain_norm = true,
      .untied = true,
-     .want = UINT64_C(0x829cf52945069754)},
+     .want = UINT64_C(0x8db9646b04e248ef)},
 };
 
 static const struct variant *now; /* the one that model() makes */

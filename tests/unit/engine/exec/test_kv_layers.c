@@ -36,10 +36,9 @@ static uint32_t roll(const struct rig *r, uint64_t what, uint64_t i, uint32_t be
     return (uint32_t)aq_prng_below(r->seed, what, i, below);
 }
 
-static bool next_waiting(void *user, uint32_t seat, struct aq_sitter *ret)
+static bool next_waiting(void *user, struct aq_sitter *ret)
 {
     const struct rig *r = user;
-    (void)seat;
     if (r->waiting == SEQUENCES)
         return false;
     uint32_t most = r->length[r->waiting].max_new;
@@ -81,18 +80,19 @@ static void bound(void *user, uint32_t seat)
                 plan->shape.rows_max);
 }
 
-/* Heads keep as much of a prompt as their rules say: any number. */
+/* Heads keep as much of a prompt as their rules say: any number up to the cap. */
 static uint64_t find_rules(struct rig *r, uint32_t seat, uint32_t kind)
 {
     const struct aq_kv_kinds *kinds = &r->block.plan.kinds;
     const struct aq_seat *t = &r->seats.seat[seat];
+    uint32_t most = t->kv[kind].limits.heavy_prompt;
     uint64_t packed = 0;
     for (uint32_t l = 0; l < kinds->layers; l++) {
         uint32_t blocks = 0;
         for (uint32_t h = 0; h < r->steps.kv_heads && kinds->of[l] == kind; h++) {
             uint64_t what = (t->prompt * 100ull + seat) * 100 + l;
             bool all = roll(r, 40 + h, what, 4) == 0;
-            uint32_t len = all ? t->prompt : roll(r, 50 + h, what, t->prompt + 1);
+            uint32_t len = all ? most : roll(r, 50 + h, what, most + 1);
             aq_kv_lens(r->kv, seat, l)[h] = len;
             blocks += len / 32;
         }
@@ -105,17 +105,17 @@ static uint64_t find_rules(struct rig *r, uint32_t seat, uint32_t kind)
 }
 
 /* Runs of a layer whose heads have rules: before these are known, and on disk, as if all heads kept
- * all; then what they fill, and growth as if all went on. */
+ * all, or the cap; then what they fill, and growth as if all went on. */
 static uint32_t runs_by_rules(const struct rig *r, uint32_t seat, uint32_t layer,
                               const struct aq_seat_kv *kv)
 {
     const struct aq_seat *t = &r->seats.seat[seat];
     uint32_t heads = r->steps.kv_heads, packed = 0, growth = (31 + t->seen - t->prompt + 31) / 32;
     if (!kv->apart)
-        return t->prompt / 32 + growth;
+        return kv->limits.heavy_prompt / 32 + growth;
     for (uint32_t h = 0; h < heads; h++)
         packed += aq_kv_lens(r->kv, seat, layer)[h] / 32;
-    assert_true(packed <= heads * (t->prompt / 32));
+    assert_true(packed <= heads * (kv->limits.heavy_prompt / 32));
     return (packed + heads - 1) / heads + growth;
 }
 
@@ -290,12 +290,13 @@ static void check_pass(const struct rig *r)
 
 static void draw_policy(const struct rig *r, struct aq_kv_policy *ret)
 {
-    static const char *const names[] = {"full",       "h2o",         "window",     "heavy",
-                                        "adakv",      "knorm",       "pyramidkv",  "keydiff",
-                                        "ada-snapkv", "ada-pyramid", "ada-snapkv", "scissorhands",
-                                        "snapkv",     "kvcompress",  "kvcompress", "fastgen"};
+    static const char *const names[] = {
+        "full",      "h2o",        "window",     "heavy",       "adakv",      "knorm",
+        "pyramidkv", "keydiff",    "ada-snapkv", "ada-pyramid", "ada-snapkv", "scissorhands",
+        "snapkv",    "kvcompress", "kvcompress", "fastgen",     "expected"};
     struct aq_kv_options o = {.policy = names[roll(r, 6, 0, AQ_ARRAY_LEN(names))]};
-    bool budget = strcmp(o.policy, "full") != 0 && strcmp(o.policy, "fastgen") != 0;
+    bool capped = strcmp(o.policy, "fastgen") != 0 || roll(r, 6, 8, 2);
+    bool budget = strcmp(o.policy, "full") != 0 && capped;
     if (budget)
         o.budget = (struct aq_kv_amount){.unit = AQ_KV_SLOTS, .slots = 8 + roll(r, 6, 1, 90)};
     if (roll(r, 6, 2, 3) == 0 && budget)
@@ -390,7 +391,8 @@ static void open_rig(struct rig *r, uint64_t seed)
     assert_int_equal(aq_device_open(&r->device, &device, NULL), 0);
     struct aq_kv_opts kv = {r->device, &r->block.plan, r->steps.kv_heads};
     assert_int_equal(aq_kv_open(&r->kv, &kv, NULL), 0);
-    static const struct aq_seats_ops ops = {next_waiting, has_sat, has_ended, bound, cut};
+    static const struct aq_seats_ops ops = {
+        .next = next_waiting, .sat = has_sat, .ended = has_ended, .bound = bound, .cut = cut};
     const struct aq_block_shape *s = &r->block.plan.shape;
     size_t seats = (size_t)s->micro_batch * s->micro_batches, kinds = r->block.plan.kinds.count;
     r->at = (struct aq_seats_arrays){

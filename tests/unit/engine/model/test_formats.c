@@ -140,6 +140,8 @@ static const struct setup formats[] = {
     {.compute = AQ_F32, .weight = AQ_Q4, .kv = AQ_Q8},
     {.compute = AQ_BF16, .weight = AQ_Q8, .kv = AQ_Q8},
     {.compute = AQ_BF16, .weight = AQ_Q4, .kv = AQ_Q4},
+    {.compute = AQ_Q8, .weight = AQ_Q8, .kv = AQ_F16},
+    {.compute = AQ_Q8, .weight = AQ_Q4, .kv = AQ_Q8},
 };
 
 /* With several micro-batches weights are unpacked once a pass, with one they are converted inside
@@ -342,11 +344,13 @@ static double mean_error(struct setup setup)
 static void log_probabilities_stay_within_what_each_format_costs(void **state)
 {
     static const struct {
-        enum aq_dtype weight, kv;
+        enum aq_dtype compute, weight, kv;
         double found;
     } cases[] = {
-        {AQ_Q8, AQ_F32, 0.0072}, {AQ_Q4, AQ_F32, 0.0939}, {AQ_F16, AQ_Q8, 0.0061},
-        {AQ_F16, AQ_Q4, 0.1157}, {AQ_Q4, AQ_Q4, 0.1439},
+        {AQ_F32, AQ_Q8, AQ_F32, 0.0072}, {AQ_F32, AQ_Q4, AQ_F32, 0.0939},
+        {AQ_F32, AQ_F16, AQ_Q8, 0.0061}, {AQ_F32, AQ_F16, AQ_Q4, 0.1157},
+        {AQ_F32, AQ_Q4, AQ_Q4, 0.1439},  {AQ_Q8, AQ_Q8, AQ_F32, 0.0288},
+        {AQ_Q8, AQ_Q4, AQ_F32, 0.0977},
     };
     static const char *const isas[] = {"avx2", "avx512"};
     unsigned have = aq_isa_detect(), mask;
@@ -355,13 +359,13 @@ static void log_probabilities_stay_within_what_each_format_costs(void **state)
             assert_true(aq_isa_parse(isas[n], &mask));
             if ((mask & have) != mask)
                 continue;
-            double error = mean_error((struct setup){.compute = AQ_F32,
+            double error = mean_error((struct setup){.compute = (int)cases[i].compute,
                                                      .weight = (int)cases[i].weight,
                                                      .kv = (int)cases[i].kv,
                                                      .isa = isas[n]});
-            print_message("weights %s, KV %s, %s: mean error %.4f (limit %.4f)\n",
-                          aq_dtype_name(cases[i].weight), aq_dtype_name(cases[i].kv), isas[n],
-                          error, 2 * cases[i].found);
+            print_message("compute %s, weights %s, KV %s, %s: mean error %.4f (limit %.4f)\n",
+                          aq_dtype_name(cases[i].compute), aq_dtype_name(cases[i].weight),
+                          aq_dtype_name(cases[i].kv), isas[n], error, 2 * cases[i].found);
             assert_true(error < 2 * cases[i].found);
             assert_true(error > 0);
         }

@@ -25,7 +25,7 @@ static void defaults_are_those_of_the_manual(void **state)
     assert_int_equal(o->compute, -1);
     assert_int_equal(o->weight_format, -1);
     assert_int_equal(o->kv_format, -1);
-    assert_true(o->refill && o->share_prefixes);
+    assert_true(o->refill && o->share_prefixes == AQ_SHARE_AUTO);
     assert_true(o->disk_full_wait_s == 600);
     assert_int_equal(o->bos, AQ_BOS_AUTO);
     assert_int_equal(o->overlong, AQ_OVERLONG_ERROR);
@@ -229,6 +229,8 @@ static void wrong_values_name_flag_expected_and_found(void **state)
                    "expected one of error, truncate-left, truncate-right, clip");
     options_refuse("generate", "--stop-token-ids|1,x", "found 'x'");
     options_refuse("generate", "--ordered=maybe", "expected on or off, found 'maybe'");
+    options_refuse("generate", "--share-prefixes|maybe",
+                   "--share-prefixes: expected one of auto, on, off, found 'maybe'");
     options_refuse("generate", "--model=", "--model: expected DIR, found ''");
     options_refuse("generate", "--seed|18446744073709551616", "to 18446744073709551615");
     options_refuse("generate", "--disk-dir|/a,,/b", "expected DIR,...");
@@ -242,10 +244,26 @@ static void a_missing_value_is_not_stolen_from_the_next_flag(void **state)
     options_refuse("generate", "--model|--input|x",
                    "--model: expected DIR, found the flag '--input'");
     options_refuse("generate", "--model", "found the end of the line");
+    options_refuse("generate", "--share-prefixes|--ordered", "WHEN, found the flag '--ordered'");
     struct aq_options *o = options_parse("generate", "--stop|--|--stop|--x");
     assert_string_equal(o->stop.item[0], "--");
     assert_string_equal(o->stop.item[1], "--x");
     aq_options_close(o);
+}
+
+static void a_choice_that_may_be_off_is_switched_off(void **state)
+{
+    static const char *const words[] = {"--no-share-prefixes", "--share-prefixes|off",
+                                        "--share-prefixes=off"};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(words); i++) {
+        struct aq_options *o = options_parse("generate", words[i]);
+        assert_int_equal(o->share_prefixes, AQ_SHARE_OFF);
+        aq_options_close(o);
+    }
+    struct aq_options *o = options_parse("plan", "--share-prefixes|on");
+    assert_int_equal(o->share_prefixes, AQ_SHARE_ON);
+    aq_options_close(o);
+    options_refuse("generate", "--no-verify-store", "unknown option '--no-verify-store'");
 }
 
 static void what_comes_later_says_so(void **state)
@@ -754,6 +772,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(advice_comes_with_habits_that_have_no_equal),
     cmocka_unit_test(wrong_values_name_flag_expected_and_found),
     cmocka_unit_test(a_missing_value_is_not_stolen_from_the_next_flag),
+    cmocka_unit_test(a_choice_that_may_be_off_is_switched_off),
     cmocka_unit_test(what_comes_later_says_so),
     cmocka_unit_test(what_a_budget_of_one_means_is_asked),
     cmocka_unit_test(a_ring_has_a_largest_size),

@@ -53,9 +53,14 @@ static void kv_options_make_a_policy(void **state)
     resolves_to("--kv-policy|h2o|--kv-budget|64|--kv-decode|overwrite", "h2o: budget 64");
     resolves_to("--kv-policy|snapkv|--kv-budget|64|--kv-decode|grow",
                 "snapkv: budget 64, observe 32, pool avg:5");
+    resolves_to("--kv-policy|expected|--kv-budget|20%", "expected: budget 20%, sinks 4, ahead 512");
+    resolves_to("--kv-policy|expected|--kv-budget|64|--kv-ahead|9|--kv-sinks|0|--kv-heads|shared",
+                "expected: budget 64, floor mix:20%, ahead 9, heads shared");
     resolves_to("--kv-policy|fastgen", "fastgen: mass 0.95, frequent 30%, local 30%, sinks 4");
     resolves_to("--kv-policy|fastgen|--kv-mass|0.9|--kv-frequent|64|--kv-local|0.2|--kv-sinks|1",
                 "fastgen: mass 0.9, frequent 64, local 20%, sinks 1");
+    resolves_to("--kv-policy|fastgen|--kv-budget|2048|--kv-mass|1",
+                "fastgen: budget 2048, mass 1, frequent 30%, local 30%, sinks 4");
     resolves_to("--kv-policy|window|--kv-recent|28|--kv-positions|cache",
                 "window: recent 28, sinks 4, positions cache");
     resolves_to("--kv-policy|h2o|--kv-budget|64|--kv-positions|text", "h2o: budget 64");
@@ -120,11 +125,12 @@ static void reading_a_part_needs_head_blocks_that_stay(void **state)
     (void)state;
 }
 
-static void rules_of_heads_are_fastgen_s_and_take_no_budget(void **state)
+static void rules_of_heads_are_fastgen_s(void **state)
 {
     static const char *const refused[][2] = {
-        {"--kv-policy|fastgen|--kv-budget|20%",
-         "--kv-policy fastgen: --kv-budget does not go with it: each head has the smallest rule"},
+        {"--kv-policy|fastgen|--kv-budget|4", "--kv-budget 4: each head keeps the first 4 tokens"},
+        {"--kv-policy|fastgen|--kv-heavy|20%",
+         "--kv-policy fastgen: --kv-heavy does not go with it: each head has the smallest rule"},
         {"--kv-policy|fastgen|--kv-local|0", "--kv-local 0: the newest token attends itself"},
         {"--kv-policy|fastgen|--kv-format|kivi2", "all heads of a layer have one residual"},
         {"--kv-policy|fastgen|--kv-read|96", "--kv-policy fastgen: --kv-read does not go with it"},
@@ -238,6 +244,7 @@ static void help_has_the_table_of_kv_policies(void **state)
     assert_non_null(strstr(text,
                            "ada-pyramid  attention   last 32: mean, max:7    pyramid:20  shared, "
                            "mix:20% grows\n"));
+    assert_null(strstr(text, "(null)"));
     assert_non_null(strstr(text, "--kv-layers"));
     assert_non_null(strstr(text, "--kv-floor"));
     for (const char *line = text; *line; line = strchr(line, '\n') + 1)
@@ -247,7 +254,7 @@ static void help_has_the_table_of_kv_policies(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(kv_options_make_a_policy),
-    cmocka_unit_test(rules_of_heads_are_fastgen_s_and_take_no_budget),
+    cmocka_unit_test(rules_of_heads_are_fastgen_s),
     cmocka_unit_test(positions_in_the_cache_are_a_window_s),
     cmocka_unit_test(reading_a_part_needs_head_blocks_that_stay),
     cmocka_unit_test(kivi_has_a_residual_and_needs_keys_that_stay),

@@ -101,13 +101,13 @@ static void draw_policy(json_t *o)
     }
     static const char *const budgets[] = {"20%", "0.5", "48"};
     static const char *const policies[] = {
-        "h2o",     "window",    "heavy",      "adakv",       "h2o:flexgen", "snapkv", "tova",
-        "keydiff", "pyramidkv", "ada-snapkv", "ada-pyramid", "kvcompress",  "fastgen"};
+        "h2o",     "window",    "heavy",      "adakv",       "h2o:flexgen", "snapkv",  "tova",
+        "keydiff", "pyramidkv", "ada-snapkv", "ada-pyramid", "kvcompress",  "fastgen", "expected"};
     const char *policy = PICK(policies);
     if (roll(3))
         return;
     put_text(o, "kv_policy", policy);
-    if (strcmp(policy, "fastgen") == 0)
+    if (strcmp(policy, "fastgen") == 0 && roll(2))
         return;
     put_text(o, "kv_budget", strcmp(policy, "h2o:flexgen") ? PICK(budgets) : "20%");
     if (strcmp(policy, "kvcompress") == 0)
