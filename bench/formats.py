@@ -13,8 +13,10 @@ import sys
 import runs
 from runs import json_of
 
-PAIRS = [("f16", "f16"), ("f16", "f32"), ("bf16", "f16"), ("int8", "f16"), ("int4", "f16"),
-         ("f16", "int8"), ("f16", "int4"), ("int8", "int8"), ("int4", "int8"), ("int4", "int4")]
+# Weights, KV, and --compute where it is another than the one asked for.
+ROWS = [("f16", "f16"), ("f16", "f32"), ("bf16", "f16"), ("int8", "f16"), ("int4", "f16"),
+         ("f16", "int8"), ("f16", "int4"), ("int8", "int8"), ("int4", "int8"), ("int4", "int4"),
+        ("int8", "f16", "bf16"), ("int8", "f16", "int8"), ("int4", "f16", "bf16"), ("int4", "f16", "int8")]
 
 
 def arguments():
@@ -33,10 +35,10 @@ def arguments():
     return a
 
 
-def evaluate(a, weight, kv):
+def evaluate(a, weight, kv, compute=None):
     args = [a.program, "eval", "--model", a.model, "--text", a.text, "--prompt-tokens",
             str(a.prompt_tokens), "--score-tokens", str(a.score_tokens), "--weight-format", weight,
-            "--kv-format", kv, "--compute", a.compute, "--json", "--quiet"]
+            "--kv-format", kv, "--compute", compute or a.compute, "--json", "--quiet"]
     if a.windows:
         args += ["--windows", str(a.windows)]
     return json_of(args)
@@ -48,27 +50,27 @@ def weight_bytes(a, weight):
 
 
 def table(rows, packed):
-    base = rows[0][2]
-    yield "| weights | KV | nll | difference | perplexity | weight bytes | KV bytes |"
-    yield "|---|---|---|---|---|---|---|"
-    for weight, kv, r in rows:
+    base = rows[0][3]
+    yield "| weights | KV | compute | nll | difference | perplexity | weight bytes | KV bytes |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for weight, kv, compute, r in rows:
         share_w = packed[weight] / packed["f16"]
         share_kv = r["kv_bytes"] / base["kv_bytes"]
-        yield (f"| {weight} | {kv} | {r['nll']:.4f} | {r['nll'] - base['nll']:+.4f} | "
+        yield (f"| {weight} | {kv} | {compute} | {r['nll']:.4f} | {r['nll'] - base['nll']:+.4f} | "
                f"{r['perplexity']:.3f} | {packed[weight]} ({100 * share_w:.1f} %) | "
                f"{r['kv_bytes']} ({100 * share_kv:.1f} %) |")
 
 
 def main():
     a = arguments()
-    rows = [(w, kv, evaluate(a, w, kv)) for w, kv in PAIRS]
-    packed = {w: weight_bytes(a, w) for w in sorted({w for w, _, _ in rows})}
-    base = rows[0][2]
+    rows = [(*row[:2], (row[2:] or [a.compute])[0], evaluate(a, *row)) for row in ROWS]
+    packed = {w: weight_bytes(a, w) for w in sorted({row[0] for row in rows})}
+    base = rows[0][3]
     text = [f"# Formats of weights and KV: {a.model}", "",
             f"`python3 bench/formats.py {' '.join(sys.argv[1:])}`".replace(" `", "`") +
             f", {runs.version(a.build)}.",
             f"{base['tokens_scored']} tokens in {base['windows']} windows of {a.prompt_tokens} + "
-            f"{a.score_tokens}, arithmetic in {a.compute}; standard error of each nll "
+            f"{a.score_tokens}; standard error of each nll "
             f"{base['nll_se']:.3f}, the same windows in every row.", ""]
     text += table(rows, packed)
     print("\n".join(text))

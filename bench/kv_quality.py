@@ -67,6 +67,8 @@ EQUALS = [
     ("ada-pyramid", lambda s: f"kv-policy=ada-pyramid kv-budget={s} kv-observe={min(32, s // 2)}"),
     ("knorm", lambda s: f"kv-policy=knorm kv-budget={s}"),
     ("keydiff", lambda s: f"kv-policy=keydiff kv-budget={s}"),
+    ("expected", lambda s: f"kv-policy=expected kv-budget={s} kv-sinks={min(4, s - 1)}"),
+    ("fastgen", lambda s: f"kv-policy=fastgen kv-budget={s} kv-sinks={min(4, s - 1)}"),
     ("h2o 1:7 int8", lambda s: f"kv-policy=h2o kv-budget={s} kv-heavy={max(1, s // 8)} kv-format=int8"),
     ("h2o 1:7 int4", lambda s: f"kv-policy=h2o kv-budget={s} kv-heavy={max(1, s // 8)} kv-format=int4"),
     ("snapkv int4", lambda s: f"kv-policy=snapkv kv-budget={s} kv-observe={min(32, s // 2)} kv-format=int4"),

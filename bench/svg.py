@@ -62,9 +62,13 @@ class Plot:
             xs += [-0.5, len(self.groups[1]) - 0.5]
             ys += [0] + [v for row in self.groups[1] for v in row]
         x = self.x_range or (min(xs), max(xs))
+        if x[0] == x[1]:  # a single place
+            x = (x[0] / 2, x[0] * 2) if self.x_log else (x[0] - 1, x[0] + 1)
         if self.y_range:
             return x, self.y_range
         low, high = min(ys), max(ys)
+        if low == high and not self.y_log:
+            low, high = low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2
         if self.y_log:
             return x, (low / 1.2, high * 1.2)
         return x, (low if low == 0 else low - 0.04 * (high - low), high + 0.04 * (high - low))

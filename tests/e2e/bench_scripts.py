@@ -18,12 +18,14 @@ from rig import MODEL, PROGRAM, Rig
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, os.path.join(ROOT, "bench"))
 import best  # noqa: E402
+import choices  # noqa: E402
 import kv_quality  # noqa: E402
 import ledger  # noqa: E402
 import peers  # noqa: E402
 import predict  # noqa: E402
 import recall  # noqa: E402
 import runs  # noqa: E402
+import svg  # noqa: E402
 import table_plots  # noqa: E402
 
 
@@ -123,6 +125,50 @@ class Predict(Rig):
         self.assertEqual((row["runs"], row["disturbed"]), (predict.TRIES, True))
         self.assertAlmostEqual(row["off"], 0.2)
         self.assertIn("3, disturbed |", "\n".join(predict.table([("two", row)])))
+
+
+class Choices(Rig):
+    class Arguments:
+        build, model, rest, samples, shots, continuations = Arguments.build, MODEL, [], 5, 5, 4
+
+        def __init__(self, contexts, micro_batches):
+            self.contexts = contexts
+            self.rest = ["--micro-batch", str(8 // micro_batches), "--micro-batches", str(micro_batches)]
+
+    def check(self, micro_batches, most):
+        """Over many passes, in each of which two questions run."""
+        rows = list(choices.lines(self.Arguments(24, micro_batches), self.dir))
+        self.assertEqual(len(rows), 2)
+        for r in rows:
+            self.assertTrue(r["equal"], r)
+            self.assertGreater(r["all"], 4 * r["distinct"])
+            self.assertGreaterEqual(r["distinct"], r["tree"])
+            self.assertGreaterEqual(r["computed"], r["tree"])
+        self.assertGreater(rows[0]["passes"], 10)
+        self.assertLessEqual(rows[0]["computed"], most * rows[0]["distinct"])
+        self.assertEqual(rows[1]["computed"], rows[1]["distinct"])
+
+    def test_what_contexts_have_in_common_is_computed_once(self):
+        self.check(1, 1.06)  # some questions begin with the same words, and meet in no pass
+
+    def test_micro_batches_that_have_not_turned_lend_whole_pages(self):
+        self.check(2, 1.25)  # up to 31 tokens of the header are computed again in each of twelve passes
+
+    def test_a_prefix_tree_counts_each_beginning_once(self):
+        self.assertEqual(choices.tree([[1, 2, 3], [1, 2, 4, 5], [1, 2, 3], [2], [1]]), 6)
+
+
+class Plots(Rig):
+    def test_a_single_point_is_drawn(self):
+        for logarithmic in (False, True):
+            plot = svg.Plot("one", "x", "y", x_log=logarithmic, y_log=logarithmic)
+            plot.line("a", [(10, 2.5)])
+            path = self.path("one.svg")
+            plot.save(path)
+            with open(path, encoding="utf-8") as f:
+                drawn = f.read()
+            self.assertIn("<circle", drawn)
+            self.assertNotIn("nan", drawn)
 
 
 class Best(Rig):

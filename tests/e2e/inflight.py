@@ -36,10 +36,10 @@ class InFlight(Rig):
         self.write(self.records())
 
     @staticmethod
-    def records():
+    def records(count=2):
         """Of every kind, most of them long."""
         long = {"max_tokens": 170, "ignore_eos": True}
-        for i in range(2):
+        for i in range(count):
             text = f"It was a dark and stormy night, number {i}, and"
             yield {"id": f"greedy{i}", "prompt": text, **long}
             yield {"id": f"sampled{i}", "prompt": text, "temperature": 0.9, "top_p": 0.95, "seed": i,
@@ -89,12 +89,17 @@ class InFlight(Rig):
         with open(report, encoding="utf-8") as f:
             return json.load(f)["taken_over"]
 
+    def records_done(self):
+        return len(self.lines(self.output)) if os.path.exists(self.output) else 0
+
     def check(self, *words, places=PLACES):
         want = self.whole(*words)
         first = tokens_in(self.stopped(signal.SIGINT, 6000, *words, *places[0]))
         self.assertGreater(first, 100)
+        done = self.records_done()
         second = tokens_in(self.stopped(signal.SIGTERM, 12000, *words, *places[1]))
-        self.assertGreater(second, first)
+        # Those that have ended since the first stop, on a machine that is slow to stop, are results.
+        self.assertTrue(second > first or self.records_done() > done, (first, second, done))
         self.assertEqual(self.go_on(*words, *places[2]), second)
         self.assertEqual(self.lines(self.output), want)
 
@@ -117,6 +122,7 @@ class InFlight(Rig):
         self.check("--kv-format", "kivi2")
 
     def test_a_cache_half_on_disk_goes_on_half_token_by_token(self):
+        self.write(self.records(4))  # as many run at a time, so that the job does not end before it is stopped
         self.check("--kv-policy", "window", "--kv-budget", "60",
                    places=[(*ON_DISK, "--micro-batch", "4", "--threads", t) for t in "121"])
 

@@ -151,7 +151,8 @@ class Machines(Rig):
         without = self.plan(*words[:2], "--micro-batch", "4", "--hardware", "l4-24gb", "--lengths", table)
         self.assertEqual(without["workload"]["requests"], 4)
         # The same from records, which say one by one what the table counts.
-        self.write([{"prompt": [7] * p, "max_tokens": g} for p, g in [(32, 8)] * 3 + [(96, 24)]] * 250)
+        self.write([{"prompt": [7 + i] * p, "max_tokens": g}
+                    for i, (p, g) in enumerate(([(32, 8)] * 3 + [(96, 24)]) * 250)])
         records = self.plan(*words[:2], *words[4:], "--input", self.input)
         self.assertEqual(records["workload"]["prompt_mean"], 48)
         ours = self.plan(*words, "--lengths", table)

@@ -80,10 +80,10 @@ class Rig(unittest.TestCase):
             json.dump(config, f)
         return ["--shape", name, "--prompt-len", "64", "--gen-len", "16"]
 
-    def reported(self, *words):
+    def reported(self, *words, **how):
         """Runs it all anew; the report."""
         report = self.path("report.json")
-        self.generate("--overwrite", "--report", report, *words)
+        self.generate("--overwrite", "--report", report, *words, **how)
         with open(report, encoding="utf-8") as f:
             return json.load(f)
 

@@ -33,6 +33,8 @@ def arguments(about, **counts):
 class Bench:
     """A folder with an input, and runs over it."""
 
+    SEATS = ("--micro-batch", "4")
+
     def __init__(self, args, folder, records):
         self.args, self.folder = args, folder
         self.input = self.path("in.jsonl")
@@ -56,7 +58,7 @@ class Bench:
 
     def words(self, output, extra=()):
         return [self.args.aquifer, "generate", "--device", "cpu", "--model", self.args.model, "--input",
-                self.input, "--output", output, "--quiet", "--micro-batch", "4", "--cache-dir",
+                self.input, "--output", output, "--quiet", *self.SEATS, "--cache-dir",
                 self.path("cache"), *(word.replace("{output}", output) for word in extra)]
 
     def environment(self, output, fault=None, count=None):

@@ -2,15 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """kill -9, at random moments and around every kind of system call on the results and the files beside
 them, and start again: the results equal those of a run that nobody disturbed, each record once, and no
-line is taken for damaged.  Over several configurations; --kills is for all of them together.
+line is taken for damaged.  Over several configurations; --kills is for all of them together, --alike for
+those whose records come in groups that share a prefix, and which are killed while that prefix is
+computed, too.
 
-    kills.py AQUIFER MODEL FAULTY [--kills N] [--seed N]"""
+    kills.py AQUIFER MODEL FAULTY [--kills N] [--alike N] [--seed N]"""
+import json
 import os
 import subprocess
 import tempfile
 import time
 
-from hostile import Bench, GOOD, arguments, can_read, content, lines, remove
+from hostile import Bench, GOOD, WORDS, arguments, can_read, content, lines, remove
 
 DISK = ("--placement", "weights=0/0/100 kv=0/0/100 hidden=0/0/100 head=host", "--disk-dir-any")
 ERRORS = ("--errors", "{output}.errors")
@@ -30,14 +33,24 @@ CONFIGURATIONS = {
     "records in flight kept": ("--checkpoint-every", "0.001", "--logprobs", "1"),
     "3 samples": ("--n", "3", "--temperature", "0.8", "--allow-errors"),
 }
+# Of records in groups; each run's report says how many tokens it shared.
+ALIKE = {
+    "groups": (),
+    "groups, ordered": ("--ordered",),
+    "groups, in flight kept": ("--checkpoint-every", "0.001"),
+    "groups, ordered, in flight kept": ("--ordered", "--checkpoint-every", "0.001"),
+}
 MOMENTS = ("before", "after", "half")
 EARLY = 40  # calls in which a resumed run puts in order what it finds
 
 
 class Kills(Bench):
+    def start(self, output, extra):
+        return subprocess.Popen(self.words(output, extra), stdin=subprocess.DEVNULL,
+                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
     def kill_by_time(self, output, extra, whole_s):
-        child = subprocess.Popen(self.words(output, extra), stdin=subprocess.DEVNULL,
-                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        child = self.start(output, extra)
         try:
             # Most fall into the middle; some at the very start, when the files are just being made.
             return child.wait(self.args.draw.uniform(0, whole_s * self.args.draw.choice([0.2, 0.6, 1.2])))
@@ -51,6 +64,16 @@ class Kills(Bench):
         k = draw.randint(1, draw.choice([EARLY, calls]))
         done = self.run(output, extra, f"any:{k}:{draw.choice(MOMENTS)}")
         return None if done.returncode == -9 else done.returncode
+
+    def kill_once(self, output, extra, calls, whole_s):
+        """Kills a run somewhere; its exit status if it ended before."""
+        if self.args.draw.random() < 0.3:
+            return self.kill_by_time(output, extra, whole_s)
+        return self.kill_by_call(output, extra, calls)
+
+    def undisturbed(self, want, extra):
+        """Makes the results that all others must equal."""
+        self.run_well(want, extra)  # packs what there is to pack
 
     def compare(self, name, extra, want, output, killed):
         said = f"{name}: after {killed} kills "
@@ -67,20 +90,18 @@ class Kills(Bench):
         if not can_read(ending):
             print(f"{name}: left out, as there is no `zstd` here", flush=True)
             return 0
-        self.run_well(want, extra)  # packs what there is to pack
-        remove(want)
+        self.undisturbed(want, extra)
         begin_s = time.monotonic()
-        self.run_well(want, extra, fault="any:0:before", count=count)
+        self.run_well(output, extra, fault="any:0:before", count=count)
         whole_s = time.monotonic() - begin_s
+        self.compare(name, extra, want, output, 0)
+        remove(output)
         with open(count, encoding="ascii") as f:
             calls = int(f.read())
         self.check(calls > 20, f"{name}: there are calls to be killed in, not {calls}")
         killed = ends = 0
         while killed < kills:
-            if self.args.draw.random() < 0.3:
-                status = self.kill_by_time(output, extra, whole_s)
-            else:
-                status = self.kill_by_call(output, extra, calls)
+            status = self.kill_once(output, extra, calls, whole_s)
             if status is None:
                 killed += 1
                 continue
@@ -96,14 +117,106 @@ class Kills(Bench):
         return killed
 
 
-def main():
-    args = arguments(__doc__, kills=(70, "in all"))
+class Groups(Kills):
+    """Records in groups that begin with one long header each, whose prefill is most of what there is to do: one
+    micro-batch has seats for a group and the beginning of the next."""
+    SEATS = ("--micro-batch", "10", "--micro-batches", "1", "--threads", "1")
+    GROUPS, EACH, HEADER = 6, 8, 900
+
+    def __init__(self, *how):
+        super().__init__(*how)
+        self.in_prefill = self.shared = 0
+        self.load_s = self.prefill_s = 0.0
+
+    @classmethod
+    def draw_records(cls, draw, count):
+        headers = [" ".join(draw.choice(WORDS) for _ in range(cls.HEADER)) for _ in range(cls.GROUPS)]
+        for i in range(count):
+            own = " ".join(draw.choice(WORDS) for _ in range(draw.randint(1, 20)))
+            r = {"id": f"g{i}", "prompt": headers[i % cls.GROUPS] + " " + own}
+            kind = i // cls.GROUPS % cls.EACH
+            if kind == 5:
+                r["choices"] = [" the sea", " a house in it", " he"]
+                yield r
+                continue
+            r.update(max_tokens=30 if kind == 6 else draw.randint(1, 6), temperature=draw.choice([0, 0.9]))
+            if kind == 3:
+                r.update(n=3, temperature=0.8)
+            yield r
+
+    def words(self, output, extra=()):
+        return super().words(output, ("--report", output + ".report.json", *extra))
+
+    @staticmethod
+    def document(path):
+        try:
+            with open(path, encoding="utf-8") as f:
+                return json.load(f)
+        except FileNotFoundError:
+            return {}
+
+    def undisturbed(self, want, extra):
+        """Each prompt computed whole, by a run that shares nothing."""
+        self.run_well(want, ("--share-prefixes", "off", *extra))
+        report = self.document(want + ".report.json")
+        self.check(report["shared_tokens"] == 0, "each prompt is computed whole")
+        self.load_s = report["load_s"]
+
+    @staticmethod
+    def written(output):
+        """Bytes of results, wherever they are collected."""
+        return sum(os.path.getsize(f) for f in (output, output + ".part") if os.path.exists(f))
+
+    def kill_in_prefill(self, output, extra):
+        """In the first pass of a run, which computes the header of the first group that is not done."""
+        child = self.start(output, extra)
+        status = output + ".status.json"
+        until = time.monotonic() + 60
+        while child.poll() is None and time.monotonic() < until:
+            if self.document(status).get("pid") == child.pid:
+                break
+            time.sleep(0.001)
+        before = self.written(output)
+        try:
+            return child.wait(self.load_s + self.args.draw.uniform(0.1, 0.9) * self.prefill_s)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+        self.in_prefill += self.written(output) == before
+        return None
+
+    def kill_once(self, output, extra, calls, whole_s):
+        if self.args.draw.random() < 0.5:
+            return self.kill_in_prefill(output, extra)
+        return super().kill_once(output, extra, calls, whole_s)
+
+    def compare(self, name, extra, want, output, killed):
+        super().compare(name, extra, want, output, killed)
+        report = self.document(output + ".report.json")
+        self.shared += report["shared_tokens"]
+        if not killed:
+            self.check(report["shared_tokens"] > report["prompt_tokens"] // 2, f"{name}: groups share their headers")
+            self.prefill_s = report["prefill_s"]
+
+
+def rounds(bench, configurations, kills):
+    """So many kills over all configurations."""
     total = 0
+    for i, (name, extra) in enumerate(configurations.items()):
+        share = kills * (i + 1) // len(configurations) - kills * i // len(configurations)
+        total += bench.configuration(name, extra, share) if share else 0
+    return total
+
+
+def main():
+    args = arguments(__doc__, kills=(70, "in all"), alike=(50, "within groups of records that begin alike"))
     with tempfile.TemporaryDirectory() as folder:
-        bench = Kills(args, folder, 80)
-        for i, (name, extra) in enumerate(CONFIGURATIONS.items()):
-            share = args.kills * (i + 1) // len(CONFIGURATIONS) - args.kills * i // len(CONFIGURATIONS)
-            total += bench.configuration(name, extra, share)
+        total = rounds(Kills(args, folder, 80), CONFIGURATIONS, args.kills)
+    with tempfile.TemporaryDirectory() as folder:
+        groups = Groups(args, folder, Groups.GROUPS * Groups.EACH)
+        total += rounds(groups, ALIKE, args.alike)
+    groups.check(args.alike < 20 or groups.in_prefill * 8 >= args.alike, f"{groups.in_prefill} kills in a prefill are some")
+    print(f"{groups.in_prefill} kills in the prefill of a group; {groups.shared} tokens of prompts were shared")
     print(f"{total} kills, no record lost, doubled or changed; seed {args.seed}")
 
 

@@ -2,18 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares `aquifer tokenize`, and --decode, with sentencepiece and tokenizers on random texts and ids:
 
-    tokens.py PROGRAM [--count 100000] [--seed 1] [--only NAME ...] [--models FILE.model ...]
+    tokens.py PROGRAM [--count 100000] [--seed 1] [--only NAME ...] [--models FILE ...]
 
-Forms and texts are those of tests/data/tokenizer-families; --models takes other SentencePiece models, which
-are also tried as tokenizer.json (legacy and Metaspace).  Needs what families.py needs, in the versions of make.py:
-from 0.23 on tokenizers decodes an added token that is normalised with the space that its normaliser puts in front."""
+Forms and texts are those of tests/data/tokenizer-families; one text in ten has special tokens of its tokenizer.
+--models takes published tokenizers instead (published.py says which); SentencePiece models are also tried as
+tokenizer.json (legacy and Metaspace).  Needs what families.py needs, in the versions of make.py: from 0.23 on
+tokenizers decodes an added token that is normalised with the space that its normaliser puts in front."""
 import argparse, json, os, random, subprocess, sys, tempfile
 import sentencepiece
 from tokenizers import Tokenizer
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../data/tokenizer-families"))
 sys.dont_write_bytecode = True
-import families
+import families, published
 
 BATCH = 20000
 
@@ -68,29 +69,45 @@ def mixed(bytes_of, ids):
     return False
 
 
-def batches(args, name):
+def salted(r, text, specials):
+    for _ in range(r.randrange(1, 4) if specials and r.random() < .1 else 0):
+        at = r.randrange(len(text) + 1)
+        text = text[:at] + r.choice(specials) + text[at:]
+    return text
+
+
+def batches(args, name, specials):
     r = random.Random("%s %s" % (args.seed, name))
     for begin in range(0, args.count, BATCH):
         texts = families.FIXED if begin == 0 else []
-        yield r, texts + [families.random_text(r) for _ in range(min(BATCH, args.count - begin))]
+        more = min(BATCH, args.count - begin)
+        yield r, texts + [salted(r, families.random_text(r), specials) for _ in range(more)]
 
 
-def check_json(args, name, whole, end):
-    report, t = Report(name), Tokenizer.from_str(json.dumps(whole))
-    vocab = whole["model"]["vocab"]
+def put(folder, files):
+    for name, data in files.items():
+        with open(os.path.join(folder, name), "wb") as f:
+            f.write(data)
+
+
+def check_json(args, name, p):
+    report, t = Report(name), Tokenizer.from_str(json.dumps(p.whole))
+    vocab = p.whole["model"]["vocab"]
     bytes_of = {vocab.get("<0x%02X>" % b, -1): bytes([b]) for b in range(256)}
     around = t.encode("").ids
     behind = around[1:]  # of what stands around a text; --decode leaves it out
     with tempfile.TemporaryDirectory() as folder:
-        with open(os.path.join(folder, "tokenizer.json"), "w", encoding="utf-8") as f:
-            json.dump(whole, f)
-        for r, texts in batches(args, name):
+        put(folder, p.files)
+        for r, texts in batches(args, name, [a["content"] for a in p.whole["added_tokens"]]):
             want = [e.ids for e in t.encode_batch(texts)]
-            report.compare("ids", texts, [o["ids"] for o in program(args, folder, [{"text": x} for x in texts])], want)
-            ids = want + [[i for i in families.random_ids(r, end) if t.id_to_token(i)] for _ in texts]
+            found = [o["ids"] for o in program(args, folder, [{"text": x} for x in texts])]
+            report.compare("ids", texts, found, want)
+            if p.own:
+                report.compare("ids by " + p.library, texts, found, [around + p.own(x) for x in texts])
+            ids = want + [[i for i in families.random_ids(r, p.end) if t.id_to_token(i)] for _ in texts]
             back = program(args, folder, [{"ids": i} for i in ids], "--decode", "--bos", "never")
-            cut = [i[:-1] if behind and i[-1:] == behind else i for i in ids]
-            text = [None if mixed(bytes_of, i) else t.decode(i, skip_special_tokens=False) for i in cut]
+            bare = [i[:-1] if behind and i[-1:] == behind else i for i in ids]
+            text = [None if mixed(bytes_of, i) else t.decode(i, skip_special_tokens=False) for i in bare]
             report.compare("text", ids, [o["text"] for o in back], text)
     return report.end()
 
@@ -98,18 +115,49 @@ def check_json(args, name, whole, end):
 def check_model(args, name, model):
     report, sp = Report(name), sentencepiece.SentencePieceProcessor(model_proto=model)
     bos = [sp.bos_id()] if sp.bos_id() >= 0 else []
-    special = {i for i in range(sp.get_piece_size()) if sp.is_control(i) or sp.is_unknown(i)}
+    names = families.sentencepiece_specials(sp)
+    special = set(names.values())
     with tempfile.TemporaryDirectory() as folder:
-        with open(os.path.join(folder, "tokenizer.model"), "wb") as f:
-            f.write(model)
-        for r, texts in batches(args, name):
-            want = [bos + families.sentencepiece_ids(sp, x) for x in texts]
+        put(folder, {"tokenizer.model": model})
+        for r, texts in batches(args, name, list(names)):
+            want = [bos + families.cut(names, x, sp.encode) for x in texts]
             report.compare("ids", texts, [o["ids"] for o in program(args, folder, [{"text": x} for x in texts])], want)
             ids = [i[len(bos):] for i in want] + [families.random_ids(r, sp.get_piece_size()) for _ in texts]
             ids = [[i for i in x if i not in special] for x in ids]
             back = program(args, folder, [{"ids": i} for i in ids], "--decode")
             report.compare("text", ids, [o["text"] for o in back], [sp.decode(i) for i in ids])
     return report.end()
+
+
+def of_form(form, tokens, merges):
+    whole = families.whole(form, {form["base"]: (tokens, merges)})
+    return published.Published({"tokenizer.json": json.dumps(whole).encode()}, whole)
+
+
+def own_checks(args):
+    """Small models and forms of families.py: a name, and what checks it."""
+    models = families.models()
+    for name, model in models.items():
+        yield name + ".model", lambda name, model=model: check_model(args, name, model)
+    bases = {"text": families.vocab_and_merges(models["llama"]), "bytes": families.byte_vocab_and_merges()}
+    for name, form in families.forms(len(bases["text"][0]), len(bases["bytes"][0])).items():
+        yield name, lambda name, form=form: check_json(args, name, of_form(form, *bases[form["base"]]))
+
+
+def published_checks(args):
+    for path in args.models:
+        base = os.path.basename(path.rstrip("/"))
+        p = published.read(path)
+        if p:
+            yield base, lambda name, p=p: check_json(args, name, p)
+            continue
+        with open(path, "rb") as f:
+            model = f.read()
+        yield base, lambda name, model=model: check_model(args, name, model)
+        tokens, merges = families.vocab_and_merges(model)
+        forms = families.forms(len(tokens), 0)
+        for kind in ("legacy", "metaspace first"):
+            yield "%s %s" % (base, kind), lambda name, p=of_form(forms[kind], tokens, merges): check_json(args, name, p)
 
 
 def main():
@@ -120,26 +168,10 @@ def main():
     p.add_argument("--only", nargs="*")
     p.add_argument("--models", nargs="*", default=[])
     args = p.parse_args()
-    models = families.models()
-    bases = {"text": families.vocab_and_merges(models["llama"]), "bytes": families.byte_vocab_and_merges()}
-    ends = {k: len(v[0]) for k, v in bases.items()}
     bad = 0
-    models = {name + ".model": model for name, model in models.items()}
-    for path in args.models:
-        with open(path, "rb") as f:
-            models[os.path.basename(path)] = f.read()
-    for name, model in models.items():
+    for name, check in published_checks(args) if args.models else own_checks(args):
         if not args.only or name in args.only:
-            bad += check_model(args, name, model)
-    for name, form in families.forms(ends["text"], ends["bytes"]).items():
-        if not args.only or name in args.only:
-            bad += check_json(args, name, families.whole(form, bases), ends[form["base"]])
-    for path in args.models:
-        tokens = families.vocab_and_merges(models[os.path.basename(path)])
-        for kind in ("legacy", "metaspace first"):
-            name = "%s %s" % (os.path.basename(path), kind)
-            if not args.only or name in args.only:
-                bad += check_json(args, name, families.whole(families.forms(len(tokens[0]), 0)[kind], {"text": tokens}), len(tokens[0]))
+            bad += check(name)
     if not Report.ended:
         sys.exit("--only: no form or model is called so")
     return bad > 0
