@@ -39,29 +39,29 @@ static inline size_t aq_attn_scratch_bytes(uint32_t head_dim)
 
 /* Queries of a tile of prefill attention by tiles of the CPU, a multiple of 32: fewer where heads
  * are larger, so that what it has of them lies in the second-level cache. */
-static inline uint32_t aq_attn_amx_lanes(uint32_t head_dim)
+static inline uint32_t aq_attn_bf16_lanes(uint32_t head_dim)
 {
     return head_dim <= 64 ? 1024 : head_dim <= 128 ? 512 : 256;
 }
 
 enum {
-    AQ_ATTN_AMX_KEYS = 64, /* of a block: it begins at a multiple */
-    AQ_ATTN_AMX_STRETCH_MAX = 512,
+    AQ_ATTN_BF16_KEYS = 64, /* of a block: it begins at a multiple */
+    AQ_ATTN_BF16_STRETCH_MAX = 512,
 };
 
 /* Keys that become tiles together, whole blocks. */
-static inline uint32_t aq_attn_amx_stretch(uint32_t head_dim)
+static inline uint32_t aq_attn_bf16_stretch(uint32_t head_dim)
 {
-    return head_dim <= 128 ? AQ_ATTN_AMX_STRETCH_MAX : AQ_ATTN_AMX_STRETCH_MAX / 2;
+    return head_dim <= 128 ? AQ_ATTN_BF16_STRETCH_MAX : AQ_ATTN_BF16_STRETCH_MAX / 2;
 }
 
 /* Q in bf16 and sums of its queries, five numbers per query; K and V of a stretch in bf16; scores
  * of 32 queries against a block and their weights in bf16; a head-block of K or V in f32. */
-static inline size_t aq_attn_amx_scratch_bytes(uint32_t head_dim)
+static inline size_t aq_attn_bf16_scratch_bytes(uint32_t head_dim)
 {
-    size_t dim = aq_align_up(head_dim, 32), lanes = aq_attn_amx_lanes(head_dim);
-    return lanes * (dim * 6 + 5 * sizeof(float)) + aq_attn_amx_stretch(head_dim) * dim * 4 +
-           AQ_ATTN_AMX_KEYS * 32 * 6 + AQ_HEAD_BLOCK_SLOTS * dim * sizeof(float);
+    size_t dim = aq_align_up(head_dim, 32), lanes = aq_attn_bf16_lanes(head_dim);
+    return lanes * (dim * 6 + 5 * sizeof(float)) + aq_attn_bf16_stretch(head_dim) * dim * 4 +
+           AQ_ATTN_BF16_KEYS * 32 * 6 + AQ_HEAD_BLOCK_SLOTS * dim * sizeof(float);
 }
 
 /* Where decode attention keeps scores, behind the above. */
@@ -91,7 +91,7 @@ static inline size_t aq_attn_kept_bytes(uint32_t q_per_kv, uint32_t slots)
 
 static inline size_t aq_scratch_attention(const struct aq_scratch_need *need)
 {
-    return aq_max_u64(aq_attn_amx_scratch_bytes(need->head_dim_max),
+    return aq_max_u64(aq_attn_bf16_scratch_bytes(need->head_dim_max),
                       aq_attn_scratch_bytes(need->head_dim_max) +
                           aq_attn_kept_bytes(need->scored_q_per_kv, need->context_max));
 }

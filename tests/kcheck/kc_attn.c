@@ -217,7 +217,7 @@ void kc_attn_spoil(struct kc_attn *t)
 
 bool kc_attn_rounds(const struct kc *kc, const struct kc_attn *t)
 {
-    return (kc_new(kc)->isa & AQ_ISA_AMX) && t->a.out_dtype == AQ_BF16;
+    return (kc_new(kc)->isa & (AQ_ISA_AVX512BF16 | AQ_ISA_AMX)) && t->a.out_dtype == AQ_BF16;
 }
 
 static float rounded(float v)
