@@ -70,7 +70,7 @@ void aq_kernels_cpu(struct aq_kernels *k, unsigned isa)
 #if AQ_HAVE_AVX512BF16
     if (isa & AQ_ISA_AVX512BF16) {
         k->attn_prefill = aq_attn_prefill_avx512bf16;
-        k->attn_stats = aq_attn_stats_rounded_avx512;
+        k->attn_stats = aq_attn_stats_avx512bf16;
         k->product_bf16 = aq_product_bf16_avx512bf16;
         k->product_codes = aq_product_codes_avx512bf16;
         k->unpack = aq_unpack_avx512bf16;

@@ -5,19 +5,15 @@
 
 enum { PART = 8, ROW_HALVES = 32 }; /* rows; bf16 elements of a row */
 
-static void products_begin(void)
-{
-}
+static void products_begin(void) {}
 
-static void products_end(void)
-{
-}
+static void products_end(void) {}
 
 /* PART rows of the two tiles at c, and at c + TILE_FLOATS. */
 VEC_FN void multiply_part(float *c, bool adds, const uint16_t *a, const uint16_t *b, size_t b_next,
                           uint32_t steps)
 {
-    __m512 sum[PART][2];
+    vec sum[PART][2];
 #pragma GCC unroll 8
     for (uint32_t r = 0; r < PART; r++) {
         sum[r][0] = adds ? vec_load(c + r * VEC_LANES) : vec_zero();
@@ -26,15 +22,13 @@ VEC_FN void multiply_part(float *c, bool adds, const uint16_t *a, const uint16_t
     for (; steps; steps--, a += TILE_HALVES, b += TILE_HALVES) {
 #pragma GCC unroll 2
         for (uint32_t k = 0; k < TILE_K; k += 2) {
-            __m512bh left = (__m512bh)_mm512_load_si512(b + k / 2 * ROW_HALVES);
-            __m512bh right = (__m512bh)_mm512_load_si512(b + b_next + k / 2 * ROW_HALVES);
+            __m512i left = _mm512_load_si512(b + k / 2 * ROW_HALVES);
+            __m512i right = _mm512_load_si512(b + b_next + k / 2 * ROW_HALVES);
 #pragma GCC unroll 8
             for (uint32_t r = 0; r < PART; r++) {
-                int bits;
-                memcpy(&bits, a + r * ROW_HALVES + k, sizeof(bits));
-                __m512bh pair = (__m512bh)_mm512_set1_epi32(bits);
-                sum[r][0] = _mm512_dpbf16_ps(sum[r][0], pair, left);
-                sum[r][1] = _mm512_dpbf16_ps(sum[r][1], pair, right);
+                __m512i pair = vec_pair(a + r * ROW_HALVES + k);
+                sum[r][0] = vec_dot(sum[r][0], pair, left);
+                sum[r][1] = vec_dot(sum[r][1], pair, right);
             }
         }
     }

@@ -24,7 +24,7 @@
 
 #include "kernels/cpu/attn.h"
 #include "kernels/cpu/kv.h"
-#include "kernels/cpu/vec.h"
+#include "kernels/cpu/vec_bf16.h"
 #include "kernels/cpu/versions.h"
 
 #include "kernels/cpu/attn_lanes_simd.h"
@@ -33,7 +33,7 @@ enum {
     KEYS = AQ_ATTN_BF16_KEYS,
     GROUPS = KEYS / BLOCK_SLOTS, /* head-blocks of a block */
     GROUPS_MAX = AQ_ATTN_BF16_STRETCH_MAX / BLOCK_SLOTS,
-    UNIT = 32, /* queries: two tiles side by side */
+    UNIT = 32,   /* queries: two tiles side by side */
     TILE_K = 32, /* elements that a row of a tile has of what is summed over */
     TILE_FLOATS = 256,
     TILE_HALVES = 512, /* bf16 elements of a tile */
@@ -74,50 +74,6 @@ static void products_end(void);
  * a_next apart, and two of b, and of the `steps` - 1 that follow each of them. */
 static inline void multiply(float *c, bool adds, const uint16_t *a, size_t a_next,
                             const uint16_t *b, size_t b_next, uint32_t steps);
-
-/* ---- bf16 ---- */
-
-#if defined(__AVX512BF16__)
-
-/* low and high side by side, to nearest even. */
-VEC_FN __m512i halves(vec low, vec high)
-{
-    return (__m512i)_mm512_cvtne2ps_pbh(high, low);
-}
-
-/* Element i of low and of high as pair i. */
-VEC_FN __m512i pairs(vec low, vec high)
-{
-    const __m512i weave =
-        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
-                         21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    return _mm512_permutexvar_epi16(weave, halves(low, high));
-}
-
-#else
-
-/* As the instruction rounds: subnormal numbers are 0. */
-VEC_FN __m512i round_half(vec a)
-{
-    const __m512i sign = _mm512_set1_epi32(INT32_MIN);
-    __mmask16 tiny = _mm512_cmp_ps_mask(_mm512_abs_ps(a), vec_set(0x1p-126f), _CMP_LT_OQ);
-    __m512i bits = _mm512_castps_si512(vec_round_bf16(a));
-    return _mm512_mask_and_epi32(bits, tiny, _mm512_castps_si512(a), sign);
-}
-
-VEC_FN __m512i halves(vec low, vec high)
-{
-    __m256i a = _mm512_cvtepi32_epi16(_mm512_srli_epi32(round_half(low), 16));
-    __m256i b = _mm512_cvtepi32_epi16(_mm512_srli_epi32(round_half(high), 16));
-    return _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
-}
-
-VEC_FN __m512i pairs(vec low, vec high)
-{
-    return _mm512_or_si512(_mm512_srli_epi32(round_half(low), 16), round_half(high));
-}
-
-#endif
 
 /* ---- pieces ---- */
 
@@ -234,7 +190,7 @@ VEC_FN void weigh_column(const struct prefill *t, const struct piece *x, uint32_
             vec b = load_score(t, x, s + i + VEC_LANES, lane, slot + 1, mask);
             a = exp2_near(vec_fms(a, scale, base));
             b = exp2_near(vec_fms(b, scale, base));
-            _mm512_store_si512(p, pairs(a, b));
+            _mm512_store_si512(p, vec_pairs(a, b));
             weight = vec_add(weight, vec_add(a, b));
         }
     }
@@ -287,7 +243,7 @@ VEC_FN void take_key(uint16_t *to, const float *from, uint32_t dim)
         vec low = vec_load_n(from + d, dim - d), high = vec_zero();
         if (d + VEC_LANES < dim)
             high = vec_load_n(from + d + VEC_LANES, dim - d - VEC_LANES);
-        _mm512_store_si512(to, halves(low, high));
+        _mm512_store_si512(to, vec_halves(low, high));
     }
 }
 
@@ -314,7 +270,7 @@ VEC_FN __m512i value_pairs(const void *rows, enum aq_dtype dtype, uint32_t dim, 
         return _mm512_or_si512(wide, _mm512_cvtepu16_epi32(low));
     }
     const float *from = (const float *)rows + at;
-    return pairs(vec_load_n(from, n), both ? vec_load_n(from + dim, n) : vec_zero());
+    return vec_pairs(vec_load_n(from, n), both ? vec_load_n(from + dim, n) : vec_zero());
 }
 
 /* V of a head-block, `slots` rows, into tiles: rows of keys become columns.  Returns a bit for each
@@ -473,7 +429,7 @@ VEC_FN void take_queries(const struct prefill *t, uint32_t lane)
             vec low = vec_mul(vec_load_n(q, n), scale), high = vec_zero();
             if (n > VEC_LANES)
                 high = vec_mul(vec_load_n(q + VEC_LANES, n - VEC_LANES), scale);
-            row[i] = _mm512_castsi512_ps(halves(low, high));
+            row[i] = _mm512_castsi512_ps(vec_halves(low, high));
         }
         vec_transpose(row);
         for (uint32_t i = 0; i < VEC_LANES; i++)
@@ -519,7 +475,7 @@ VEC_FN void store_lanes(const struct prefill *t, uint32_t lane)
         vec_transpose(high);
         for (uint32_t i = 0; i < VEC_LANES && lane + i < t->lanes; i++)
             _mm512_mask_storeu_epi16((uint16_t *)a->out + at[i] + d, stored,
-                                     halves(low[i], high[i]));
+                                     vec_halves(low[i], high[i]));
     }
 }
 

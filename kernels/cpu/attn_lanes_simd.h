@@ -4,6 +4,15 @@
 
 enum { BLOCK_SLOTS = AQ_HEAD_BLOCK_SLOTS };
 
+/* A tile of prefill attention in f32, and half a tile of column sums. */
+enum {
+    TILE_LANES = AQ_ATTN_TILE_QUERIES,
+    TILE_VECS = TILE_LANES / VEC_LANES,
+    /* A register block: this many keys or d against up to this many vectors of lanes. */
+    BLOCK_ROWS = VEC_LANES / 2,
+    BLOCK_WIDTH = 3,
+};
+
 /* Slots or keys: [begin, end), none where begin is not below end. */
 struct span {
     uint32_t begin, end;

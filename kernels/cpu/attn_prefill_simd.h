@@ -13,14 +13,6 @@
  * does not see take no part: masked lanes are left alone, not given a weight of 0, so that an
  * infinity or NaN in a later token's V stays there. */
 
-enum {
-    TILE_LANES = AQ_ATTN_TILE_QUERIES,
-    TILE_VECS = TILE_LANES / VEC_LANES,
-    /* A register block: this many keys or d against up to this many vectors of queries. */
-    BLOCK_ROWS = VEC_LANES / 2,
-    BLOCK_WIDTH = 3,
-};
-
 /* Which slots of a block some query does not see: none, some at the end, some at the beginning
  * too, where a window begins. */
 enum mask { MASK_NONE, MASK_END, MASK_BOTH };

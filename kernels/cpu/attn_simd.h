@@ -12,4 +12,4 @@
 #include "kernels/cpu/attn_decode_simd.h"
 #include "kernels/cpu/attn_prefill_simd.h"
 
-#include "kernels/cpu/attn_stats_simd.h"
+#include "kernels/cpu/attn_stats_f32_simd.h"

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Column sums of attention, on vec.h; included once by each version's file, after
- * attn_prefill_simd.h, whose products these are with the roles exchanged.
+ * Column sums of attention, on vec.h; included once by each version's file, which has the products:
+ * those of its prefill attention with the roles exchanged.
  *
  * A tile is STATS_KEYS keys of one KV head of one sequence, and a key is a lane from beginning to
  * end: K lies transposed, [d][key], and elements of scaled queries are broadcast to it, 32 rows of
- * queries at a time; so a product is the same fma chain over d = 0, 1, 2, ... as in prefill
- * attention.  exp(product - log_sum_exp) is added to its lane without any work across lanes.  Only
- * queries that see a key of the tile are looked at: the causal half of the products, and no row of
- * probabilities is ever stored.
+ * queries at a time; so a product adds d = 0, 1, 2, ... in prefill attention's order.
+ * exp(product - log_sum_exp) is added to its lane without any work across lanes.  Only queries that
+ * see a key of the tile are looked at: the causal half of the products, and no row of probabilities
+ * is ever stored.
  *
  * A lane adds the queries of a window of STATS_WINDOW in order, and then the windows, which begin
  * at multiples of it: sums of thousands lose little, and no bit depends on tiles or threads. */
@@ -24,13 +24,13 @@ struct stats_run {
     uint32_t row;            /* of the sums */
     uint32_t g, group;       /* the first query head, and how many are looked at */
     uint32_t band;           /* keys less far than this behind a query count; 0: all */
-    bool rounds;             /* K and scaled queries to bf16, as prefill attention does */
 };
 
 struct stats {
-    struct prefill t;                /* the products: q = K transposed, k = queries */
+    uint32_t dim;
     float *keys[STATS_HALVES];       /* [dim padded to lanes][TILE_LANES] */
-    float *wide;                     /* [TILE_LANES][dim padded]: K in f32, then queries */
+    float *wide;                     /* [TILE_LANES][dim padded]: K in f32; queries */
+    float *p;                        /* [BLOCK_SLOTS][TILE_LANES]: products */
     float *total, *window, *pending; /* [STATS_HALVES][TILE_LANES]: sums, sums of the window,
                                                c of a query whose heads are not complete */
     float *power;                    /* [STATS_WINDOW + 1]: of the decay */
@@ -39,24 +39,35 @@ struct stats {
 static struct stats stats_open(struct aq_exec *ex, uint32_t worker, uint32_t dim)
 {
     uint32_t pad = (uint32_t)aq_align_up(dim, VEC_LANES);
-    struct stats s = {.t = {.dim = dim, .lanes = TILE_LANES, .vecs = TILE_VECS}};
+    struct stats s = {.dim = dim};
     float *at = aq_exec_scratch(ex, worker);
     for (uint32_t i = 0; i < STATS_HALVES; i++, at += (size_t)pad * TILE_LANES)
         s.keys[i] = at;
     s.wide = at;
-    s.t.p = s.wide + (size_t)pad * TILE_LANES;
-    s.total = s.t.p + BLOCK_SLOTS * TILE_LANES;
+    s.p = s.wide + (size_t)pad * TILE_LANES;
+    s.total = s.p + BLOCK_SLOTS * TILE_LANES;
     s.window = s.total + AQ_ATTN_STATS_KEYS;
     s.pending = s.window + AQ_ATTN_STATS_KEYS;
     s.power = s.pending + AQ_ATTN_STATS_KEYS;
     return s;
 }
 
+/* ---- what the including file defines, behind this ---- */
+
+/* Rows lane to lane + VEC_LANES - 1 of s->wide, of which n are there, become lanes of the half. */
+static inline void put_keys(const struct stats *s, uint32_t half, uint32_t lane, uint32_t n);
+/* Query `from` times scale becomes row i of s->wide as the products take it. */
+static inline void put_query(const struct stats *s, uint32_t i, const float *from, vec scale);
+/* Products of the n queries, at most BLOCK_SLOTS, with BLOCK_WIDTH vectors of a half from v on. */
+static inline void multiply_keys(const struct stats *s, uint32_t half, uint32_t v, uint32_t n);
+
+/* ---- keys and queries ---- */
+
 /* wide[i] = key `key + i` in f32, for n keys (1 to TILE_LANES). */
 VEC_FN void widen_keys(const struct stats *s, const struct stats_run *run, enum aq_dtype dtype,
                        uint32_t key, uint32_t n)
 {
-    uint32_t dim = s->t.dim;
+    uint32_t dim = s->dim;
     float *to = s->wide;
     while (n) {
         uint32_t slot = key % BLOCK_SLOTS;
@@ -72,36 +83,15 @@ VEC_FN void widen_keys(const struct stats *s, const struct stats_run *run, enum 
     }
 }
 
-/* To bf16 and back. */
-VEC_FN void round_rows(float *x, size_t count)
-{
-    for (size_t i = 0; i < count; i += VEC_LANES) {
-        uint32_t n = (uint32_t)aq_min_u64(VEC_LANES, count - i);
-        vec_store_n(x + i, vec_round_bf16(vec_load_n(x + i, n)), n);
-    }
-}
-
-/* keys[half][d][i] = element d of key `key + i`; zero past the keys there are. */
+/* A half of the tile as its products take it; zero past the keys there are. */
 VEC_FN void take_keys(const struct stats *s, const struct stats_run *run, enum aq_dtype dtype,
                       uint32_t half)
 {
-    uint32_t dim = s->t.dim, key = run->key + half * TILE_LANES;
+    uint32_t key = run->key + half * TILE_LANES;
     uint32_t n = key < run->len ? (uint32_t)aq_min_u64(run->len - key, TILE_LANES) : 0;
     widen_keys(s, run, dtype, key, n);
-    if (run->rounds)
-        round_rows(s->wide, (size_t)n * dim);
-    for (uint32_t v = 0; v < TILE_LANES; v += VEC_LANES) {
-        for (uint32_t d = 0; d < dim; d += VEC_LANES) {
-            vec x[VEC_LANES];
-            uint32_t lanes = (uint32_t)aq_min_u64(VEC_LANES, dim - d);
-            for (uint32_t i = 0; i < VEC_LANES; i++)
-                x[i] =
-                    v + i < n ? vec_load_n(s->wide + (size_t)(v + i) * dim + d, lanes) : vec_zero();
-            vec_transpose(x);
-            for (uint32_t i = 0; i < VEC_LANES; i++)
-                vec_store(s->keys[half] + (size_t)(d + i) * TILE_LANES + v, x[i]);
-        }
-    }
+    for (uint32_t lane = 0; lane < TILE_LANES; lane += VEC_LANES)
+        put_keys(s, half, lane, n);
 }
 
 static inline const float *query_of(const struct stats_run *run, uint32_t query, uint32_t g)
@@ -125,27 +115,19 @@ VEC_FN void ask_queries(const struct stats_run *run, uint32_t row)
     }
 }
 
-/* Rows are numbered by query, then by query head: wide[i] = row `row + i`, scaled. */
+/* Rows are numbered by query, then by query head: row i of s->wide is row `row + i`, scaled. */
 VEC_FN void take_queries(const struct stats *s, const struct stats_run *run, uint32_t row,
                          uint32_t n)
 {
     const vec scale = vec_set(run->a->scale);
-    uint32_t dim = s->t.dim, query = row / run->group, g = row % run->group;
+    uint32_t query = row / run->group, g = row % run->group;
     for (uint32_t i = 0; i < n; i++) {
-        const float *from = query_of(run, query, g);
-        float *to = s->wide + (size_t)i * dim;
-        uint32_t d = 0;
-        for (; d + VEC_LANES <= dim; d += VEC_LANES)
-            vec_store(to + d, vec_mul(vec_load(from + d), scale));
-        if (d < dim)
-            vec_store_n(to + d, vec_mul(vec_load_n(from + d, dim - d), scale), dim - d);
+        put_query(s, i, query_of(run, query, g), scale);
         if (++g == run->group) {
             g = 0;
             query++;
         }
     }
-    if (run->rounds)
-        round_rows(s->wide, (size_t)n * dim);
 }
 
 /* Keys that count for a query: [first, end) of the sequence's; and how many it sees. */
@@ -195,7 +177,7 @@ VEC_FN void add_rows(const struct stats *s, const struct stats_run *run, struct 
         vec_int end = vec_int_set((int32_t)(keys.end - base));
         vec border = vec_set(a->rule.threshold / (float)keys.seen);
         for (int w = 0; w < BLOCK_WIDTH; w++) {
-            vec p = vec_load(s->t.p + i * TILE_LANES + (v + (uint32_t)w) * VEC_LANES);
+            vec p = vec_load(s->p + i * TILE_LANES + (v + (uint32_t)w) * VEC_LANES);
             p = vec_exp(vec_sub(p, log_sum));
             if (f.stat == AQ_ATTN_PROB_SQUARED)
                 p = vec_mul(p, p);
@@ -240,8 +222,6 @@ static void stats_rows(struct stats *s, const struct stats_run *run, uint32_t ro
 {
     struct stats_keys least = counting(run, row / run->group);
     struct stats_keys most = counting(run, (row + n - 1) / run->group);
-    s->t.slots = n;
-    s->t.k = s->wide;
     take_queries(s, run, row, n);
     ask_queries(run, row + n);
     for (uint32_t half = 0; half < STATS_HALVES; half++) {
@@ -250,9 +230,8 @@ static void stats_rows(struct stats *s, const struct stats_run *run, uint32_t ro
             continue;
         bool all = least.end >= key + TILE_LANES && most.first <= key;
         enum aq_attn_stat stat = run->a->rule.stat;
-        s->t.q = s->keys[half];
         for (uint32_t v = 0; v < TILE_VECS; v += BLOCK_WIDTH) {
-            score_columns(&s->t, v, BLOCK_WIDTH);
+            multiply_keys(s, half, v, n);
             if (stat == AQ_ATTN_PROB && all && run->group == 1)
                 add_rows(s, run, (struct stats_form){AQ_ATTN_PROB, true}, half, v, row, n);
             else if (stat == AQ_ATTN_PROB)
@@ -313,7 +292,6 @@ VEC_FN void stats_keys_of(struct stats *s, const struct stats_run *run, enum aq_
 struct stats_job {
     struct aq_exec *ex;
     const struct aq_attn *a;
-    bool rounds;
 };
 
 static uint32_t key_tiles(const struct aq_attn *a, const struct aq_attn_seq *seq)
@@ -343,7 +321,6 @@ VEC_FN void stats_tile(const struct stats_job *job, enum aq_dtype dtype, uint32_
     run.key = tile / rows * AQ_ATTN_STATS_KEYS;
     run.group = aq_attn_stats_group(a);
     run.band = aq_attn_band(a);
-    run.rounds = job->rounds;
     if (run.key >= run.len)
         return;
     struct stats s = stats_open(job->ex, worker, a->head_dim);
@@ -375,11 +352,11 @@ static void stats_tile_q4(void *job, uint32_t tile, uint32_t worker)
     stats_tile(job, AQ_Q4, tile, worker);
 }
 
-static void sum_columns(struct aq_exec *ex, const struct aq_attn *a, bool rounds)
+static void sum_columns(struct aq_exec *ex, const struct aq_attn *a)
 {
     aq_attn_stats_assert(a);
     assert(aq_attn_scratch_bytes(a->head_dim) <= aq_exec_scratch_size(ex));
-    struct stats_job job = {.ex = ex, .a = a, .rounds = rounds};
+    struct stats_job job = {.ex = ex, .a = a};
     uint32_t tiles = 0;
     for (uint32_t i = 0; i < a->seq_count; i++)
         tiles += key_tiles(a, &a->seqs[i]) * aq_attn_stats_rows(a);
@@ -388,14 +365,4 @@ static void sum_columns(struct aq_exec *ex, const struct aq_attn *a, bool rounds
         [AQ_Q8] = stats_tile_q8,   [AQ_Q4] = stats_tile_q4,
     };
     aq_pool_run(aq_exec_pool(ex), fns[a->kv_dtype], &job, tiles);
-}
-
-void VEC_VERSION(attn_stats)(struct aq_exec *ex, const struct aq_attn *a)
-{
-    sum_columns(ex, a, false);
-}
-
-void VEC_VERSION(attn_stats_rounded)(struct aq_exec *ex, const struct aq_attn *a)
-{
-    sum_columns(ex, a, a->out_dtype == AQ_BF16);
 }

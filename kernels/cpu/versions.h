@@ -37,8 +37,8 @@ bool aq_dot_is_slow(void);
     aq_##name##_fn aq_##name##_ref, aq_##name##_avx2, aq_##name##_avx512;
 AQ_KERNELS(AQ_KERNELS_VERSIONS)
 #undef AQ_KERNELS_VERSIONS
+/* Where the compute type is bf16, K, V, scaled queries and weights are rounded to it. */
 aq_attn_prefill_fn aq_attn_prefill_avx512bf16, aq_attn_prefill_amx;
-/* Column sums to go with it: where the compute type is bf16, K and scaled queries are rounded. */
-aq_attn_stats_fn aq_attn_stats_rounded_avx2, aq_attn_stats_rounded_avx512;
+aq_attn_stats_fn aq_attn_stats_avx512bf16;
 
 #endif

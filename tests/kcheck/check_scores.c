@@ -413,9 +413,9 @@ static struct kc_attn_shape shape_of(struct kc *kc, const struct size *size, siz
         .q_per_kv = size->q_per_kv,
         .head_dim = size->head_dim,
         .kv_dtype = kv_dtypes[dtype],
-        /* The compute type of prompts: what is rounded is compared
-                                   * with what is only on tiles. */
-        .out_dtype = stats && (kc_new(kc)->isa & AQ_ISA_AMX) && kc_below(kc, 2) ? AQ_BF16 : AQ_F32,
+        /* The compute type of prompts: what is rounded is compared with a reference of rounded
+         * keys and queries. */
+        .out_dtype = stats && kc_attn_may_round(kc) && kc_below(kc, 2) ? AQ_BF16 : AQ_F32,
         .rows_max = large   ? 20
                     : stats ? 130
                             : 3,

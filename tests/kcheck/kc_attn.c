@@ -215,9 +215,14 @@ void kc_attn_spoil(struct kc_attn *t)
     }
 }
 
+bool kc_attn_may_round(const struct kc *kc)
+{
+    return kc_new(kc)->isa & (AQ_ISA_AVX512BF16 | AQ_ISA_AMX);
+}
+
 bool kc_attn_rounds(const struct kc *kc, const struct kc_attn *t)
 {
-    return (kc_new(kc)->isa & (AQ_ISA_AVX512BF16 | AQ_ISA_AMX)) && t->a.out_dtype == AQ_BF16;
+    return kc_attn_may_round(kc) && t->a.out_dtype == AQ_BF16;
 }
 
 static float rounded(float v)

@@ -6,6 +6,38 @@
 
 #include <stdlib.h>
 
+/* The levels avx512bf16 (its attention) and amx, which give the instructions' sums. */
+static uint32_t emulated_tables(struct aq_kernels *tables, struct kc_traits *traits, unsigned limit,
+                                unsigned have)
+{
+    uint32_t count = 0;
+#if KC_EMULATES_ATTENTION
+    if ((limit & AQ_ISA_AVX512BF16) && (have & AQ_ISA_AVX512)) {
+        traits[count].name = "bf16-emulated";
+        traits[count].emulates = "avx512bf16";
+        aq_kernels_cpu(&tables[count], 0);
+        tables[count].isa |= AQ_ISA_AVX512BF16;
+        tables[count].attn_prefill = aq_attn_prefill_avx512bf16_emulated;
+        tables[count].attn_stats = aq_attn_stats_avx512bf16_emulated;
+        count++;
+    }
+#endif
+    if (!(limit & AQ_ISA_AMX))
+        return count;
+    traits[count].name = "amx-emulated";
+    traits[count].emulates = "amx";
+    aq_kernels_cpu(&tables[count], 0);
+    tables[count].product_bf16 = aq_product_bf16_amx_emulated;
+#if KC_EMULATES_ATTENTION
+    if (have & AQ_ISA_AVX512) {
+        tables[count].isa |= AQ_ISA_AMX;
+        tables[count].attn_prefill = aq_attn_prefill_amx_emulated;
+        tables[count].attn_stats = aq_attn_stats_avx512bf16_emulated;
+    }
+#endif
+    return count + 1;
+}
+
 uint32_t kc_make_tables(struct aq_kernels *tables, struct kc_traits *traits,
                         struct kc_options *options)
 {
@@ -26,19 +58,7 @@ uint32_t kc_make_tables(struct aq_kernels *tables, struct kc_traits *traits,
         traits[count].name = aq_isa_name(mask);
         aq_kernels_cpu(&tables[count++], mask);
     }
-    /* On any CPU: the level amx on emulated tiles, which give the instructions' sums. */
-    if ((limit & AQ_ISA_AMX) && !options->bench) {
-        traits[count].name = "amx-emulated";
-        aq_kernels_cpu(&tables[count], 0);
-        tables[count].product_bf16 = aq_product_bf16_amx_emulated;
-#if KC_EMULATES_ATTENTION
-        if (have & AQ_ISA_AVX512) {
-            tables[count].isa |= AQ_ISA_AMX;
-            tables[count].attn_prefill = aq_attn_prefill_amx_emulated;
-            tables[count].attn_stats = aq_attn_stats_rounded_avx512;
-        }
-#endif
-        count++;
-    }
+    if (!options->bench)
+        count += emulated_tables(tables + count, traits + count, limit, have);
     return count;
 }

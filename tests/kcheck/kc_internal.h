@@ -58,7 +58,8 @@ struct kc_report {
 
 struct kc_traits {
     const char *name;
-    bool rows_only; /* kc_rows_only() */
+    bool rows_only;       /* kc_rows_only() */
+    const char *emulates; /* another table's name, or NULL: kc_instructions() */
 };
 
 /* The tables that a program checks, the reference first. */

@@ -128,6 +128,12 @@ const struct aq_kernels *kc_table(const struct kc *kc, const char *name)
     return NULL;
 }
 
+const struct aq_kernels *kc_instructions(const struct kc *kc)
+{
+    const char *name = kc->traits[kc->table].emulates;
+    return name ? kc_table(kc, name) : NULL;
+}
+
 bool kc_rows_only(const struct kc *kc)
 {
     return kc->traits[kc->table].rows_only;

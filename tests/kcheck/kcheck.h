@@ -53,6 +53,8 @@ const struct aq_kernels *kc_new(const struct kc *kc);
 bool kc_rows_only(const struct kc *kc);
 /* The table of this name, up to the one under test; NULL: there is none. */
 const struct aq_kernels *kc_table(const struct kc *kc, const char *name);
+/* The table whose instructions the one under test emulates, where the machine has them, or NULL. */
+const struct aq_kernels *kc_instructions(const struct kc *kc);
 /* An execution context with this many threads; 0 for the number given on the command line. */
 struct aq_exec *kc_exec(struct kc *kc, uint32_t threads);
 uint32_t kc_threads(const struct kc *kc);
