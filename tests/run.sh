@@ -5,7 +5,7 @@
 #     tests/run.sh quick   whether the program works on this machine, within five minutes: a sample
 #                          of every kind but measurements, built for release only
 #   release     all suites, warnings are errors
-#   sanitized   all but form, headers and measurements, under AddressSanitizer and UBSan
+#   sanitized   all but form, headers, measurements and pages, under AddressSanitizer and UBSan
 #   threads     the suites that start threads, under ThreadSanitizer
 #   fuzz        each fuzz target for some seconds under libFuzzer (where clang is)
 # The next build is made at the lowest priority while tests run: some of them sleep, and the last
@@ -125,7 +125,8 @@ build_sanitized &
 check release
 wait
 { build_threads; build_fuzz; } &
-check sanitized --setup asan --no-suite tidy --no-suite headers --no-suite timed
+check sanitized --setup asan --no-suite tidy --no-suite headers --no-suite timed \
+    --no-suite said
 wait
 check threads --setup tsan $threads
 check fuzz --suite fuzz

@@ -71,6 +71,7 @@ class Plan(Rig):
             self.assertLessEqual(tier["used"], tier["budget"])
             self.assertEqual(sum(tier["items"].values()), tier["used"])
 
+    @figures
     def test_another_machine_is_planned_for(self):
         doc = self.plan(*T4, "--requests", "600")
         self.assertIs(doc["feasible"], True)
@@ -226,6 +227,7 @@ class Plan(Rig):
         self.assertEqual(words[words.index("--placement") + 1], doc["plan"]["placement"])
         self.assertIn(" --deterministic", self.plan(*T4, "--deterministic")["command"])
 
+    @figures
     def test_huge_configs_are_answered(self):
         layers = 512 if "ASAN_OPTIONS" in os.environ else 1024  # each op of each takes its time
         largest = {"model_type": "opt", "vocab_size": 1 << 24, "hidden_size": 1 << 20,
@@ -337,6 +339,7 @@ class Plan(Rig):
         self.assertLess(docs["int8"]["predicted"]["total_s"], docs["bf16"]["predicted"]["total_s"])
         self.assertIn("--compute int8", docs["int8"]["command"])
 
+    @figures
     def test_every_policy_with_a_budget_can_be_allowed(self):
         plain = self.plan(*T4)["predicted"]["gen_tok_s"]
         for policy, budget in (("snapkv", "64"), ("pyramidkv", "64"), ("window", "12%"), ("tova", "40"),
@@ -395,6 +398,7 @@ class Plan(Rig):
         self.assertIn(f"host memory: one seat needs {needed / (1 << 30):.2f} GiB".encode(), done.stderr)
         self.assertIs(self.plan(*T4, "--host-memory", f"{needed}")["feasible"], True)
 
+    @figures
     def test_sweeps_keep_rows_that_do_not_fit(self):
         doc = self.plan(*T4, "--sweep", "host-memory=640MiB,200GB", "--sweep",
                         "weight-format=f16,int4")
@@ -459,6 +463,7 @@ class Plan(Rig):
     def lossy(self, doc):
         return [w for w in doc["warnings"] if w.startswith("lossy")]
 
+    @figures
     def test_on_a_gpu_the_checkpoints_own_type_wins(self):
         for machine in ("a6000-48gb", "a100-80gb", "h200-141gb", "rtx4090-24gb", "t4-208gb"):
             doc = self.plan(*self.shape(torch_dtype="float16"), "--hardware", machine)

@@ -16,7 +16,7 @@
 /* Most of the time under sanitizers went into the two grids: blocks by the ten thousand, each in
  * fresh large arrays, which sanitizers map and clear anew.  Release runs draw all of them. */
 enum {
-    GRID_DRAWS = TEST_SLOW ? 2 : 6,
+    GRID_DRAWS = TEST_SLOW ? 2 : 4,
     GRID_STEP = TEST_SLOW ? 25 : 10, /* percent; beside a separate device there are more tiers */
     GRID_STEP_SEPARATE = TEST_SLOW ? 50 : 25,
     PLAIN_DRAWS = TEST_SLOW ? 12 : 24,
