@@ -15,35 +15,35 @@ static void products_end(void)
     aq_tiles_release();
 }
 
-static inline void multiply(float *c, bool adds, const uint16_t *a, size_t a_next,
-                            const uint16_t *b, size_t b_next, uint32_t steps)
+static inline void multiply(const struct product *p)
 {
     enum { ROW = AQ_TILE_BYTES };
-    if (adds) {
-        AQ_TILE_LOAD(0, c, ROW);
-        AQ_TILE_LOAD(1, c + TILE_FLOATS, ROW);
-        AQ_TILE_LOAD(2, c + 2 * TILE_FLOATS, ROW);
-        AQ_TILE_LOAD(3, c + 3 * TILE_FLOATS, ROW);
+    const uint16_t *a = p->a, *b = p->b;
+    if (p->adds) {
+        AQ_TILE_LOAD(0, p->c, ROW);
+        AQ_TILE_LOAD(1, p->c + TILE_FLOATS, ROW);
+        AQ_TILE_LOAD(2, p->c + 2 * TILE_FLOATS, ROW);
+        AQ_TILE_LOAD(3, p->c + 3 * TILE_FLOATS, ROW);
     } else {
         AQ_TILE_ZERO(0);
         AQ_TILE_ZERO(1);
         AQ_TILE_ZERO(2);
         AQ_TILE_ZERO(3);
     }
-    for (; steps; steps--, a += TILE_HALVES, b += TILE_HALVES) {
+    for (uint32_t steps = p->steps; steps; steps--, a += TILE_HALVES, b += TILE_HALVES) {
         AQ_TILE_LOAD(4, a, ROW);
         AQ_TILE_LOAD(6, b, ROW);
         AQ_TILE_DOT(0, 4, 6);
-        AQ_TILE_LOAD(7, b + b_next, ROW);
+        AQ_TILE_LOAD(7, b + p->b_next, ROW);
         AQ_TILE_DOT(1, 4, 7);
-        AQ_TILE_LOAD(5, a + a_next, ROW);
+        AQ_TILE_LOAD(5, a + p->a_next, ROW);
         AQ_TILE_DOT(2, 5, 6);
         AQ_TILE_DOT(3, 5, 7);
     }
-    AQ_TILE_STORE(0, c, ROW);
-    AQ_TILE_STORE(1, c + TILE_FLOATS, ROW);
-    AQ_TILE_STORE(2, c + 2 * TILE_FLOATS, ROW);
-    AQ_TILE_STORE(3, c + 3 * TILE_FLOATS, ROW);
+    AQ_TILE_STORE(0, p->c, ROW);
+    AQ_TILE_STORE(1, p->c + TILE_FLOATS, ROW);
+    AQ_TILE_STORE(2, p->c + 2 * TILE_FLOATS, ROW);
+    AQ_TILE_STORE(3, p->c + 3 * TILE_FLOATS, ROW);
 }
 
 void aq_attn_prefill_amx(struct aq_exec *ex, const struct aq_attn *a)

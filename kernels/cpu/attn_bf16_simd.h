@@ -70,10 +70,18 @@ struct prefill {
 static void products_begin(void);
 static void products_end(void);
 
-/* 2 x 2 tiles of sums, side by side at c, become, or grow by, the products of two tiles of a,
- * a_next apart, and two of b, and of the `steps` - 1 that follow each of them. */
-static inline void multiply(float *c, bool adds, const uint16_t *a, size_t a_next,
-                            const uint16_t *b, size_t b_next, uint32_t steps);
+/* 2 x 2 tiles of sums, side by side at c, become, or grow by, the products of two tiles of a and two
+ * of b, and of the `steps` - 1 that follow each of them. */
+struct product {
+    float *c;
+    const uint16_t *a, *b;
+    size_t a_next, b_next; /* from the first tile to the second */
+    uint32_t steps;
+    uint32_t last;  /* pairs of the last step: the others, up to 16, are zero on one side */
+    uint32_t tiles; /* of a that anybody reads the sums of: 1 or 2 */
+    bool adds;
+};
+static inline void multiply(const struct product *p);
 
 /* ---- pieces ---- */
 
@@ -88,21 +96,40 @@ struct piece {
 static void make_scores(const struct prefill *t, const struct piece *x)
 {
     size_t depth = (size_t)t->depth * TILE_HALVES;
-    const uint16_t *k = t->k + (size_t)2 * x->block * GROUPS * depth;
-    for (uint32_t group = 0; group < x->groups; group++)
-        multiply(t->score + (size_t)group * 4 * TILE_FLOATS, false, k + 2 * group * depth, depth,
-                 t->q + 2 * x->unit * depth, depth, t->depth);
+    struct product p = {.c = t->score,
+                        .a = t->k + (size_t)2 * x->block * GROUPS * depth,
+                        .b = t->q + 2 * x->unit * depth,
+                        .a_next = depth,
+                        .b_next = depth,
+                        .steps = t->depth,
+                        .last = (t->run.a->head_dim - 1) % TILE_K / 2 + 1,
+                        .tiles = 2};
+    for (uint32_t group = 0; group < x->groups; group++) {
+        multiply(&p);
+        p.a += 2 * depth;
+        p.c += 4 * TILE_FLOATS;
+    }
 }
 
 /* Sums of a piece, 32 of its head_dim at a time. */
 static void add_values(const struct prefill *t, const struct piece *x)
 {
     const size_t row = (size_t)GROUPS * TILE_HALVES;
-    const uint16_t *v = t->v + (size_t)x->block * t->height * row;
-    float *sum = t->sum + (size_t)x->unit * t->height * 2 * TILE_FLOATS;
-    for (uint32_t tile = 0; tile < t->height; tile += 2)
-        multiply(sum + (size_t)tile * 2 * TILE_FLOATS, true, v + tile * row, row, t->p, row,
-                 x->groups);
+    uint32_t tiles = (uint32_t)aq_div_up(t->run.a->head_dim, TILE_K / 2);
+    struct product p = {.c = t->sum + (size_t)x->unit * t->height * 2 * TILE_FLOATS,
+                        .a = t->v + (size_t)x->block * t->height * row,
+                        .b = t->p,
+                        .a_next = row,
+                        .b_next = row,
+                        .steps = x->groups,
+                        .last = TILE_K / 2,
+                        .adds = true};
+    for (uint32_t tile = 0; tile < tiles; tile += 2) {
+        p.tiles = tiles - tile == 1 ? 1 : 2;
+        multiply(&p);
+        p.a += 2 * row;
+        p.c += 4 * TILE_FLOATS;
+    }
 }
 
 /* ---- softmax ---- */
@@ -404,13 +431,54 @@ static void attend_unit(const struct prefill *t, uint32_t unit)
     }
 }
 
+/* Asks for a unit's share of the stretch that follows: head-blocks of the keys from `key` on. */
+VEC_FN void ask_keys(const struct prefill *t, enum aq_dtype dtype, uint32_t unit, uint32_t key,
+                     uint32_t end)
+{
+    uint32_t dim = t->run.a->head_dim, stretch = aq_attn_bf16_stretch(dim);
+    uint32_t each = (uint32_t)aq_div_up(stretch / BLOCK_SLOTS, t->units), first = unit * each;
+    for (uint32_t group = first; group < first + each && group < stretch / BLOCK_SLOTS; group++) {
+        uint32_t at = key + group * BLOCK_SLOTS;
+        if (at < end)
+            vec_prefetch(aq_attn_block(t->run.seq, t->run.head, at / BLOCK_SLOTS),
+                         aq_kv_block_bytes(dtype, dim));
+    }
+}
+
 /* ---- in and out of an item ---- */
 
 /* Where 16 queries lie in rows of this stride; lanes to spare are the last one's. */
 static void place_lanes(const struct prefill *t, uint32_t lane, size_t stride, size_t *at)
 {
-    for (uint32_t i = 0; i < VEC_LANES; i++)
-        at[i] = lane_offset(&t->run, (uint32_t)aq_min_u64(lane + i, t->lanes - 1), stride);
+    const struct aq_attn *a = t->run.a;
+    uint32_t group = (t->run.query + lane) % a->q_per_kv;
+    at[0] = lane_offset(&t->run, lane, stride);
+    for (uint32_t i = 1; i < VEC_LANES; i++) {
+        at[i] = at[i - 1];
+        if (lane + i >= t->lanes)
+            continue;
+        at[i] += a->head_dim;
+        if (++group == a->q_per_kv) {
+            group = 0;
+            at[i] += stride - (size_t)a->q_per_kv * a->head_dim;
+        }
+    }
+}
+
+/* Asks for where a unit's results go, to write them. */
+static void ask_outputs(const struct prefill *t, uint32_t unit)
+{
+    const struct aq_attn *a = t->run.a;
+    for (uint32_t lane = unit * UNIT; lane < (unit + 1) * UNIT && lane < t->lanes;
+         lane += VEC_LANES) {
+        size_t at[VEC_LANES];
+        place_lanes(t, lane, a->out_stride, at);
+        for (uint32_t i = 0; i < VEC_LANES; i++) {
+            const uint16_t *out = (const uint16_t *)a->out + at[i];
+            for (uint32_t d = 0; d < a->head_dim; d += 32)
+                __builtin_prefetch(out + d, 1);
+        }
+    }
 }
 
 /* Q of 16 lanes into tiles: rows of queries become columns of pairs. */
@@ -420,7 +488,13 @@ VEC_FN void take_queries(const struct prefill *t, uint32_t lane)
     const vec scale = vec_set(a->scale);
     float *to = (float *)(void *)(t->q + (size_t)lane / VEC_LANES * t->depth * TILE_HALVES);
     size_t at[VEC_LANES];
-    place_lanes(t, lane, a->q_stride, at);
+    /* Rows lie far apart: those of the next lanes are asked for. */
+    if (lane + VEC_LANES < t->lanes) {
+        place_lanes(t, lane + VEC_LANES, a->q_stride, at);
+        for (uint32_t i = 0; i < VEC_LANES; i++)
+            vec_prefetch(a->q + at[i], a->head_dim * sizeof(float));
+    }
+    place_lanes(t, lane < t->lanes ? lane : t->lanes - 1, a->q_stride, at);
     for (uint32_t d = 0; d < a->head_dim; d += 2 * VEC_LANES, to += TILE_FLOATS) {
         vec row[VEC_LANES];
         uint32_t n = a->head_dim - d;
@@ -437,19 +511,26 @@ VEC_FN void take_queries(const struct prefill *t, uint32_t lane)
     }
 }
 
-static void begin_lanes(const struct prefill *t)
+static void begin_lanes(const struct prefill *t, enum aq_dtype dtype, uint32_t key, uint32_t end)
 {
+    struct span keys = {0, 0};
+    uint32_t group = t->run.query % t->run.a->q_per_kv;
     for (uint32_t lane = 0; lane < t->units * UNIT; lane++) {
         t->max[lane] = -INFINITY;
         t->base[lane] = t->weight[lane] = 0;
         /* Spare lanes are as the last one, so that they ask for no masks of their own. */
-        uint32_t query = t->run.query + (uint32_t)aq_min_u64(lane, t->lanes - 1);
-        struct span keys = keys_seen(&t->run, query);
+        if (lane == 0 || (lane < t->lanes && group == 0))
+            keys = keys_seen(&t->run, t->run.query + lane);
         t->before[lane] = (int32_t)keys.begin - 1;
         t->visible[lane] = (int32_t)keys.end;
+        if (++group == t->run.a->q_per_kv)
+            group = 0;
     }
-    for (uint32_t lane = 0; lane < t->units * UNIT; lane += VEC_LANES)
+    for (uint32_t lane = 0; lane < t->units * UNIT; lane += VEC_LANES) {
+        if (lane % UNIT == 0)
+            ask_keys(t, dtype, lane / UNIT, key, end);
         take_queries(t, lane);
+    }
     memset(t->sum, 0, (size_t)t->units * t->height * 2 * TILE_FLOATS * sizeof(*t->sum));
 }
 
@@ -511,14 +592,18 @@ VEC_FN void prefill_queries(struct aq_exec *ex, const struct prefill_run *run, e
                             uint32_t lanes, uint32_t worker)
 {
     struct prefill t = prefill_begin(ex, run, lanes, worker);
-    begin_lanes(&t);
-    products_begin();
     uint32_t key = keys_seen(run, run->query).begin / KEYS * KEYS;
     uint32_t end = keys_seen(run, run->query + lanes - 1).end;
+    begin_lanes(&t, dtype, key, end);
+    products_begin();
     for (uint32_t stretch = aq_attn_bf16_stretch(run->a->head_dim); key < end; key += stretch) {
         take_stretch(&t, dtype, key, (uint32_t)aq_min_u64(end, (uint64_t)key + stretch));
-        for (uint32_t unit = 0; unit < t.units; unit++)
+        for (uint32_t unit = 0; unit < t.units; unit++) {
+            ask_keys(&t, dtype, unit, key + stretch, end);
+            if (end - key <= stretch)
+                ask_outputs(&t, unit);
             attend_unit(&t, unit);
+        }
     }
     products_end();
     for (uint32_t lane = 0; lane < lanes; lane += VEC_LANES)
