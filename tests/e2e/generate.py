@@ -95,18 +95,21 @@ class Generate(Rig):
         with open(os.path.join(MODEL, "golden", "h2o_greedy.json"), encoding="utf-8") as f:
             want = json.load(f)
         self.write({"id": i, "prompt": g["prompt_ids"]} for i, g in enumerate(want))
-        tokens = 24 if "ASAN_OPTIONS" in os.environ else 64
-        words = ("--compute", "f32", "--kv-format", "f32", "--max-tokens", str(tokens), "--ignore-eos",
-                 "--kv-policy", "h2o", "--overwrite")
+        words = ("--compute", "f32", "--kv-format", "f32", "--max-tokens", "64", "--ignore-eos", "--kv-policy", "h2o",
+                 "--overwrite")
         self.generate(*words, "--kv-budget", "20%")
         found = self.results()
         for i, g in enumerate(want):
-            self.assertEqual(found[i]["tokens"], g["tokens"][:tokens])
+            self.assertEqual(found[i]["tokens"], g["tokens"])
         # Heads that keep all of their own share nothing; wherever they have it, they share alike.
-        adakv = (*words, "--kv-policy", "adakv", "--logprobs", "0")
-        self.generate(*adakv, "--kv-budget", "20%", "--kv-floor", "100%")
+        self.generate(*words, "--kv-policy", "adakv", "--kv-budget", "20%", "--kv-floor", "100%")
+        found = self.results()
         for i, g in enumerate(want):
-            self.assertEqual(self.results()[i]["tokens"], g["tokens"][:tokens])
+            self.assertEqual(found[i]["tokens"], g["tokens"])
+        # Runs that are compared with one another may be shorter where they are slow.
+        if "ASAN_OPTIONS" in os.environ:
+            words = (*words, "--max-tokens", "24")
+        adakv = (*words, "--kv-policy", "adakv", "--logprobs", "0")
         self.generate(*adakv, "--kv-budget", "10", "--kv-floor", "100%")
         alone = self.results()
         self.generate(*adakv, "--kv-budget", "10")
