@@ -70,8 +70,8 @@ struct prefill {
 static void products_begin(void);
 static void products_end(void);
 
-/* 2 x 2 tiles of sums, side by side at c, become, or grow by, the products of two tiles of a and two
- * of b, and of the `steps` - 1 that follow each of them. */
+/* 2 x 2 tiles of sums, side by side at c, become, or grow by, the products of two tiles of a and
+ * two of b, and of the `steps` - 1 that follow each of them. */
 struct product {
     float *c;
     const uint16_t *a, *b;

@@ -23,7 +23,7 @@ VEC_FN __m512i vec_pairs(vec low, vec high)
     return _mm512_permutexvar_epi16(weave, vec_halves(low, high));
 }
 
-/* sum + a * b of both elements of each pair, the products exact; subnormal factors and sums are 0. */
+/* sum + a * b of both elements of each pair, products exact; subnormal factors and sums are 0. */
 VEC_FN vec vec_dot(vec sum, __m512i a, __m512i b)
 {
     return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);

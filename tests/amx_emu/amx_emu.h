@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * tests/amx_emu/amx_emu.h - kernels of the levels avx512bf16 and amx, compiled with products of bf16
- * that are emulated: on any CPU, or any with AVX-512, the sums that the instructions give. */
+ * tests/amx_emu/amx_emu.h - kernels of the levels avx512bf16 and amx, compiled with emulated
+ * products of bf16: on any CPU, or any with AVX-512, the sums that the instructions give. */
 #ifndef AQ_TESTS_AMX_EMU_AMX_EMU_H
 #define AQ_TESTS_AMX_EMU_AMX_EMU_H
 

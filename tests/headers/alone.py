@@ -15,8 +15,7 @@ FOLDERS = ("base", "policy", "offload", "kernels", "engine", "bench", "tests")
 NOT_ALONE = ("_simd.h", "/vec_avx2.h", "/vec_avx512.h")
 ISA_FLAGS = {
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
-    "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512bf16", "-mfma",
-               "-mf16c"],
+    "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c"],
     "amx": ["-mamx-tile", "-mamx-bf16"],
 }
 
@@ -35,9 +34,11 @@ def variants(header, is_x86):
     """The sets of flags under which a header must compile."""
     if header == "kernels/cpu/tiles.h":
         return [["-DAQ_TILES_EMULATED"]] + ([ISA_FLAGS["amx"]] if is_x86 else [])
-    if header != "kernels/cpu/vec.h":
-        return [[]]
-    return [ISA_FLAGS["avx2"], ISA_FLAGS["avx512"]] if is_x86 else []
+    if header == "kernels/cpu/vec.h":
+        return [ISA_FLAGS["avx2"], ISA_FLAGS["avx512"]] if is_x86 else []
+    if header == "kernels/cpu/vec_bf16.h":
+        return [ISA_FLAGS["avx512"], [*ISA_FLAGS["avx512"], "-mavx512bf16"]] if is_x86 else []
+    return [[]]
 
 
 def compiles(command, text):

@@ -171,7 +171,7 @@ static void select_with(struct kc *kc, const struct aq_kernels *k, struct aq_kv_
 
 static void check_select_by_hand(struct kc *kc)
 {
-    static const float value[SELECT_HEADS][8] = {
+    static const float values[SELECT_HEADS][8] = {
         {1, 9, 2, 2, 5, 2, 0, 7}, {4, 4, 4, 4, 4, 4, 4, 4}, {8, 0, 0, NAN, 1, 6, 9, 9}};
     static const struct {
         struct aq_kv_select s;
@@ -207,10 +207,12 @@ static void check_select_by_hand(struct kc *kc)
          {3, 3, 3},
          {{0, 6, 7}, {0, 6, 7}, {0, 6, 7}}},
     };
+    float *value = kc_bytes(kc, sizeof(values)); /* as a device has it */
+    memcpy(value, values, sizeof(values));
     for (size_t i = 0; i < AQ_ARRAY_LEN(hand); i++) {
         struct aq_kv_select s = hand[i].s;
         struct selection got;
-        s.value = value[0];
+        s.value = value;
         s.stride = s.len = 8;
         select_with(kc, kc_new(kc), s, &got, 0);
         for (uint32_t h = 0; h < SELECT_HEADS; h++)

@@ -42,8 +42,8 @@ void kc_attn_set_window(struct kc_attn *t, uint32_t number);
 /* Makes NaN of the slots that no query sees: those in front of the first one's window. */
 void kc_attn_spoil(struct kc_attn *t);
 
-/* Whether the version under test rounds what prefill attention multiplies to bf16 (q times scale, K,
- * V and weights) where the compute type is bf16; and whether this is. */
+/* Whether the version under test rounds what prefill attention multiplies to bf16 (q times scale,
+ * K, V and weights) where the compute type is bf16; and whether this is. */
 bool kc_attn_may_round(const struct kc *kc);
 bool kc_attn_rounds(const struct kc *kc, const struct kc_attn *t);
 /* The sequences with q, K and V rounded so, for the reference: scale becomes 1, KV f32. */
