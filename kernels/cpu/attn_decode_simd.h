@@ -45,12 +45,13 @@ struct decode {
     float *q;      /* [heads][count][dim_pad], scaled, zero-padded */
     float *sum;    /* [heads][count][dim_pad] */
     float *weight; /* [heads][count][VEC_LANES]: sums of exp(), by lane */
-    float *p;      /* [QUERIES_WIDE][BLOCK_SLOTS]: scores of a step, then their exp() */
+    float *p;      /* [VEC_LANES][BLOCK_SLOTS]: scores of a step, then their exp() */
     float *offset; /* [heads][count][VEC_LANES]: sums of weight times V's minimum, by lane */
     /* Of KIVI, each [QUERIES_WIDE][..]: the queries times the scales of K, weights times the scales
      * of V [groups][BLOCK_SLOTS], and the sums of weights times V's minima [groups]. */
     float *q_scaled, *group_p, *group_offset; /* q_scaled: else queries that are turned back */
-    float *wide;                              /* [2 * BLOCK_SLOTS][dim]: a block of KIVI in f32 */
+    float *q_ordered; /* the queries as a widened block is multiplied (attn_widened_simd.h) */
+    float *wide;      /* a block in f32: of KIVI [2 * BLOCK_SLOTS][dim], or widened */
     /* The arrays for scores; NULL where there are none. */
     float *kept;     /* [heads][count][kept_slots]: exp(score - maximum of then) */
     float *kept_max; /* [heads][count][kept_blocks]: these maxima, per block */
@@ -73,7 +74,7 @@ struct step {
     const uint8_t *next;            /* the block to ask for meanwhile: */
     uint32_t next_slots;            /* this many slots of it */
     const float *q;                 /* [QUERIES_WIDE][dim_pad]: what K is multiplied by */
-    float *p;                       /* [QUERIES_WIDE][BLOCK_SLOTS]: scores, then their exp() */
+    float *p;                       /* of the queries: [BLOCK_SLOTS] of each */
     float correction[QUERIES_WIDE]; /* what the sums so far must be multiplied by */
     float key_offset[QUERIES_WIDE]; /* of KIVI: products with K's minima */
 };
@@ -525,14 +526,16 @@ static struct decode decode_open(struct aq_exec *ex, uint32_t worker, uint32_t d
     assert(queries <= QUERIES_MAX);
     t.dim_pad = (uint32_t)aq_align_up(dim, VEC_LANES);
     t.p = aq_exec_scratch(ex, worker);
-    t.weight = t.p + QUERIES_WIDE * BLOCK_SLOTS;
+    t.weight = t.p + VEC_LANES * BLOCK_SLOTS;
     t.offset = t.weight + (size_t)queries * VEC_LANES;
     t.q = t.offset + (size_t)queries * VEC_LANES;
     t.sum = t.q + (size_t)queries * t.dim_pad;
     t.q_scaled = t.sum + (size_t)queries * t.dim_pad;
     t.group_p = t.q_scaled + (size_t)QUERIES_WIDE * t.dim_pad;
-    t.group_offset = t.group_p + (size_t)QUERIES_WIDE * aq_kivi_groups(dim) * BLOCK_SLOTS;
-    t.wide = t.group_offset + (size_t)QUERIES_WIDE * aq_kivi_groups(dim);
+    t.q_ordered = t.group_p + (size_t)QUERIES_WIDE * aq_kivi_groups(dim) * BLOCK_SLOTS;
+    size_t widened = aq_attn_widened_floats(dim);
+    t.wide = t.q_ordered + QUERIES_MAX * widened;
+    t.group_offset = t.wide + 2 * BLOCK_SLOTS * widened;
     if (kept_slots) {
         t.kept_blocks = (uint32_t)aq_align_up(aq_div_up(kept_slots, BLOCK_SLOTS), 16);
         t.kept_slots = (uint32_t)aq_align_up(kept_slots, BLOCK_SLOTS);
@@ -800,6 +803,8 @@ static attend_all_fn *const blocks_fns[AQ_DTYPE_COUNT][3] = {
     [AQ_Q4] = {ATTEND_ALL(blocks_q4)},       [AQ_KIVI4] = {ATTEND_ALL(blocks_kivi4)},
     [AQ_KIVI2] = {ATTEND_ALL(blocks_kivi2)},
 };
+
+#include "kernels/cpu/attn_widened_simd.h"
 
 #include "kernels/cpu/attn_joint_simd.h"
 

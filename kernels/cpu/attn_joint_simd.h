@@ -127,6 +127,8 @@ static void attend_jointly(struct decode *t, const struct decode_run *run)
 {
     struct joint_walk w = {.own = shared_blocks(run, 0)};
     struct step x = {.p = t->p};
+    if (!aq_dtype_is_kivi(run->a->kv_dtype))
+        order_queries(t, (struct form){run->a->kv_dtype, t->dim});
     for (uint32_t i = 1; i < run->members; i++)
         w.most = (uint32_t)aq_max_u64(w.most, shared_with_last(run, i));
     while (find_shared(run, &w) || find_own(run, &w)) {
@@ -134,6 +136,8 @@ static void attend_jointly(struct decode *t, const struct decode_run *run)
         uint32_t g = run->a->q_per_kv;
         x.block = aq_attn_block(seq, run->head, w.block);
         find_joint_next(&x, run, &w);
-        attend(t, run, seq, &x, (struct span){w.first * g, w.end * g}, w.block);
+        struct span rest = attend_many(t, run, &x, (struct span){w.first * g, w.end * g}, w.block);
+        if (rest.begin < rest.end)
+            attend(t, run, seq, &x, rest, w.block);
     }
 }

@@ -20,17 +20,25 @@ enum {
     AQ_ATTN_STATS_KEYS = 96,     /* of a tile of column sums */
 };
 
-/* Decode: Q and sums of its queries, their sums of weights and of minima, scores of four against a
- * block; of KIVI four queries times the scales of K, their weights and a number for each group of
- * V, a block of K and V in f32.
+/* Numbers that a row of K takes where many queries attend a block in f32: its codes may be two
+ * parts, each of whole vectors. */
+static inline size_t aq_attn_widened_floats(uint32_t head_dim)
+{
+    return aq_align_up(head_dim, 32);
+}
+
+/* Decode: Q and sums of its queries, their sums of weights and of minima, scores of sixteen against
+ * a block; Q once more in the order of a widened block, and that block; of KIVI four queries times
+ * the scales of K, their weights and a number for each group of V.
  * Prefill: Q, sums and scores of a tile, five numbers per query, a block of K and V in f32.
  * Column sums: K of a tile, half of it in f32 or as many queries, scores of a block of queries,
  * three numbers per key, powers of the decay. */
 static inline size_t aq_attn_scratch_bytes(uint32_t head_dim)
 {
     size_t dim = aq_align_up(head_dim, 16), slots = AQ_HEAD_BLOCK_SLOTS;
-    size_t decode = AQ_ATTN_DECODE_QUERIES * (2 * dim + 32) + 4 * slots;
-    decode += 4 * dim + 4 * (slots + 1) * aq_kivi_groups(head_dim) + 2 * slots * dim;
+    size_t decode = AQ_ATTN_DECODE_QUERIES * (2 * dim + 32) + 16 * slots;
+    decode += 4 * dim + 4 * (slots + 1) * aq_kivi_groups(head_dim);
+    decode += (AQ_ATTN_DECODE_QUERIES + 2 * slots) * aq_attn_widened_floats(head_dim);
     size_t prefill = AQ_ATTN_TILE_QUERIES * (2 * dim + slots + 5) + 2 * slots * dim;
     size_t half = AQ_ATTN_TILE_QUERIES, keys = AQ_ATTN_STATS_KEYS;
     size_t stats = (keys + half) * dim + half * slots + 3 * keys + 80;

@@ -70,6 +70,25 @@ VEC_FN void vec_store_as_n(void *data, enum aq_dtype dtype, size_t index, vec v,
     memcpy((uint16_t *)data + index, half, n * sizeof(*half));
 }
 
+/* ---- across lanes: lane i of the result is of row[i] ---- */
+
+VEC_FN vec vec_sum_rows(const vec row[VEC_LANES])
+{
+    return vec_join_rows(row, vec_add);
+}
+VEC_FN vec vec_max_rows(const vec row[VEC_LANES])
+{
+    return vec_join_rows(row, vec_max);
+}
+
+/* a in a register: a compiler that makes a load part of each product loads as often as it
+ * multiplies, and loads are what a core runs out of. */
+VEC_FN vec vec_held(vec a)
+{
+    __asm__("" : "+v"(a));
+    return a;
+}
+
 /* ---- exp ---- */
 
 /* exp(x) for x <= 0 (and for x up to 80).  Error below 1 ulp, measured over every float in

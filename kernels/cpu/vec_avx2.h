@@ -330,20 +330,20 @@ VEC_FN vec vec_max_all(vec a)
     return vec_max(a, _mm256_shuffle_ps(a, a, 0xb1));
 }
 
-/* Lane i of the result is the sum of the lanes of row[i], all rows in vec_sum()'s order: halves,
- * quarters and so on are added while rows are packed side by side. */
-VEC_FN vec vec_sum_rows(const vec row[VEC_LANES])
+/* Lane i of the result is what `join` makes of the lanes of row[i], all rows in vec_sum()'s order:
+ * halves, quarters and so on are joined while rows are packed side by side. */
+VEC_FN vec vec_join_rows(const vec row[VEC_LANES], vec join(vec, vec))
 {
     vec half[4];
     for (int i = 0; i < 4; i++) {
-        half[i] = vec_add(_mm256_permute2f128_ps(row[i], row[i + 4], 0x20),
-                          _mm256_permute2f128_ps(row[i], row[i + 4], 0x31));
+        half[i] = join(_mm256_permute2f128_ps(row[i], row[i + 4], 0x20),
+                       _mm256_permute2f128_ps(row[i], row[i + 4], 0x31));
     }
-    vec x = vec_add(_mm256_unpacklo_ps(half[0], half[1]), _mm256_unpackhi_ps(half[0], half[1]));
-    vec y = vec_add(_mm256_unpacklo_ps(half[2], half[3]), _mm256_unpackhi_ps(half[2], half[3]));
+    vec x = join(_mm256_unpacklo_ps(half[0], half[1]), _mm256_unpackhi_ps(half[0], half[1]));
+    vec y = join(_mm256_unpacklo_ps(half[2], half[3]), _mm256_unpackhi_ps(half[2], half[3]));
     __m256d xd = _mm256_castps_pd(x), yd = _mm256_castps_pd(y);
-    return vec_add(_mm256_castpd_ps(_mm256_unpacklo_pd(xd, yd)),
-                   _mm256_castpd_ps(_mm256_unpackhi_pd(xd, yd)));
+    return join(_mm256_castpd_ps(_mm256_unpacklo_pd(xd, yd)),
+                _mm256_castpd_ps(_mm256_unpackhi_pd(xd, yd)));
 }
 
 /* Stores lanes 4i..4i+3 at p + i * stride. */

@@ -315,27 +315,27 @@ VEC_FN vec vec_max_all(vec a)
     return vec_max(a, _mm512_shuffle_ps(a, a, 0xb1));
 }
 
-/* Lane i of the result is the sum of the lanes of row[i], all rows in vec_sum()'s order: halves,
- * quarters and so on are added while rows are packed side by side. */
-VEC_FN vec vec_sum_rows(const vec row[VEC_LANES])
+/* Lane i of the result is what `join` makes of the lanes of row[i], all rows in vec_sum()'s order:
+ * halves, quarters and so on are joined while rows are packed side by side. */
+VEC_FN vec vec_join_rows(const vec row[VEC_LANES], vec join(vec, vec))
 {
     vec half[8], quarter[4];
     for (int i = 0; i < 4; i++) {
         for (int j = 0; j < 2; j++) {
             vec a = row[i + 8 * j], b = row[i + 8 * j + 4];
             half[2 * i + j] =
-                vec_add(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+                join(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
         }
         vec a = half[2 * i], b = half[2 * i + 1];
-        quarter[i] = vec_add(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+        quarter[i] = join(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
     }
-    vec x = vec_add(_mm512_unpacklo_ps(quarter[0], quarter[1]),
-                    _mm512_unpackhi_ps(quarter[0], quarter[1]));
-    vec y = vec_add(_mm512_unpacklo_ps(quarter[2], quarter[3]),
-                    _mm512_unpackhi_ps(quarter[2], quarter[3]));
+    vec x = join(_mm512_unpacklo_ps(quarter[0], quarter[1]),
+                 _mm512_unpackhi_ps(quarter[0], quarter[1]));
+    vec y = join(_mm512_unpacklo_ps(quarter[2], quarter[3]),
+                 _mm512_unpackhi_ps(quarter[2], quarter[3]));
     __m512d xd = _mm512_castps_pd(x), yd = _mm512_castps_pd(y);
-    return vec_add(_mm512_castpd_ps(_mm512_unpacklo_pd(xd, yd)),
-                   _mm512_castpd_ps(_mm512_unpackhi_pd(xd, yd)));
+    return join(_mm512_castpd_ps(_mm512_unpacklo_pd(xd, yd)),
+                _mm512_castpd_ps(_mm512_unpackhi_pd(xd, yd)));
 }
 
 /* Stores lanes 4i..4i+3 at p + i * stride. */

@@ -679,7 +679,7 @@ static void bench_open(struct kc *kc, struct bench *b, const struct bench_shape 
                             .kv_heads = s->size.kv_heads,
                             .q_per_kv = s->size.q_per_kv,
                             .head_dim = s->size.head_dim,
-                            .scale = 0.125f};
+                            .scale = kc_attn_bench_scale(s->kv_dtype)};
     assert(out_bytes <= cold_bytes);
     if (what == STATS)
         b->a.log_sum_exp = kc_hot(kc, out_bytes / s->size.head_dim);

@@ -233,7 +233,7 @@ static void bench_one(struct kc *kc, const struct shape *s)
                            .kv_heads = s->size.kv_heads,
                            .q_per_kv = s->size.q_per_kv,
                            .head_dim = s->size.head_dim,
-                           .scale = 0.125f};
+                           .scale = kc_attn_bench_scale(s->dtype)};
     struct kc_bench line = {
         .call = attend_jointly,
         .arg = &b,

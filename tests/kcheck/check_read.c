@@ -4,6 +4,7 @@
  * long sequences, in turns with reading all of them. */
 #include "kernels/cpu/attn.h"
 #include "kernels/cpu/kv.h"
+#include "tests/kcheck/kc_attn.h"
 #include "tests/kcheck/kcheck.h"
 
 #include <math.h>
@@ -345,7 +346,7 @@ static void bench_one(struct kc *kc, const struct bench_shape *s)
                            .kv_heads = s->heads,
                            .q_per_kv = s->q_per_kv,
                            .head_dim = s->dim,
-                           .scale = 0.125f};
+                           .scale = kc_attn_bench_scale(s->dtype)};
     struct kc_bench line = {
         .call = read_part,
         .arg = &b,

@@ -379,3 +379,9 @@ void kc_attn_bound(struct kc_attn_bound *b, const struct kc_attn *t, const struc
     b->share = 0x1p-24 * (2 * magnitude * (roundings(a->head_dim, alike) + 2) +
                           2 * roundings(keys - b->first, alike) + 6);
 }
+
+float kc_attn_bench_scale(enum aq_dtype dtype)
+{
+    float code = aq_dtype_is_float(dtype) ? 1 : dtype == AQ_Q8 ? 128 : 8;
+    return 0.125f / code;
+}

@@ -68,4 +68,8 @@ struct kc_attn_bound {
 void kc_attn_bound(struct kc_attn_bound *b, const struct kc_attn *t, const struct aq_attn_seq *s,
                    uint32_t head, const float *q, uint32_t keys, bool alike);
 
+/* A scale with which cold data gives scores of a few units in any format: with scores of hundreds,
+ * as large codes would have, weights and sums are subnormal, which some CPUs multiply slowly. */
+float kc_attn_bench_scale(enum aq_dtype dtype);
+
 #endif
