@@ -4,6 +4,7 @@
 #include "base/buf.h"
 #include "base/units.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -52,7 +53,9 @@ bool aq_money_parse(struct aq_money *ret, const char *text)
 static const char *put(char text[AQ_MONEY_TEXT_MAX], const struct aq_money *like,
                        const char *number)
 {
-    const char *space = like->spaced ? " " : "", *currency = like->currency;
+    const char *currency = like->currency;
+    size_t beside = like->before && *currency ? strlen(currency) - 1 : 0;
+    const char *space = like->spaced || isalpha((unsigned char)currency[beside]) ? " " : "";
     if (like->before)
         snprintf(text, AQ_MONEY_TEXT_MAX, "%s%s%s", currency, space, number);
     else

@@ -166,7 +166,20 @@ static int plan_machine(const struct aq_options *o, const struct aquifer_hooks *
     return rc < 0 ? rc : status;
 }
 
-int aq_cmd_plan(const struct aq_options *o, const struct aquifer_hooks *hooks,
+/* The machine that is planned before the rows of a sweep over machines, so that this one is not
+ * measured for them: the first of its names.  NULL: none is swept over. */
+static json_t *first_machine(const struct aq_options *o)
+{
+    static const char sweep[] = "hardware=";
+    for (uint32_t i = 0; i < o->sweep.count; i++) {
+        const char *names = o->sweep.item[i] + sizeof(sweep) - 1;
+        if (strncmp(o->sweep.item[i], sweep, sizeof(sweep) - 1) == 0)
+            return json_stringn(names, strcspn(names, ","));
+    }
+    return NULL;
+}
+
+static int plan(const struct aq_options *o, const struct aquifer_hooks *hooks,
                 struct aq_err *reterr)
 {
     struct aq_log log = aq_log_from_hooks(hooks);
@@ -180,4 +193,20 @@ int aq_cmd_plan(const struct aq_options *o, const struct aquifer_hooks *hooks,
         return rc;
     return aq_options_several_machines(o) ? plan_machines(o, hooks, &log, reterr)
                                           : plan_machine(o, hooks, &log, reterr);
+}
+
+int aq_cmd_plan(const struct aq_options *o, const struct aquifer_hooks *hooks,
+                struct aq_err *reterr)
+{
+    json_t *first = o->hardware ? NULL : first_machine(o);
+    if (!first)
+        return plan(o, hooks, reterr);
+    json_t *options = aq_options_to_json(o);
+    struct aq_options *chosen = NULL;
+    aq_json_put(&options, "hardware", first);
+    int rc = aq_options_from_json(&chosen, "plan", options, reterr);
+    json_decref(options);
+    rc = rc < 0 ? rc : plan(chosen, hooks, reterr);
+    aq_options_close(chosen);
+    return rc;
 }

@@ -34,6 +34,19 @@ void aq_flight_know(struct aq_flight *f)
         aq_record_know(rec);
 }
 
+uint64_t aq_flight_seated(const struct aq_flight *f, uint64_t seats)
+{
+    uint64_t open = 0, records = f->count;
+    for (const struct aq_record *rec = f->first; rec; rec = rec->next)
+        open += rec->choice_count - rec->finished_count;
+    for (const struct aq_record *rec = f->first; rec; rec = rec->next, records--) {
+        open -= rec->choice_count - rec->finished_count;
+        if (open < seats)
+            break;
+    }
+    return records;
+}
+
 struct aq_record *aq_flight_end(struct aq_flight *f, struct aq_sequence *s)
 {
     struct aq_record *rec = aq_record_finish(s)->record;

@@ -127,6 +127,7 @@ struct aq_log aq_job_log(struct aq_job *j)
 /* Shows the watcher how things stand. */
 static void publish(struct aq_run *run)
 {
+    run->now.in_flight = aq_flight_seated(&run->job->flight, run->now.seats);
     pthread_mutex_lock(&run->mutex);
     char last_error[sizeof(run->view.last_error)];
     memcpy(last_error, run->now.last_error[0] ? run->now.last_error : run->view.last_error,
@@ -264,7 +265,6 @@ static int submit_row(struct aq_run *run, uint64_t row, struct aq_err *reterr)
         aq_log_line(&j->log, AQ_LOG_WARNING,
                     "line %u: what '%s' kept of it does not fit the record: it begins again",
                     j->rows[row].line, j->inflight);
-    run->now.in_flight = j->flight.count;
     return rc;
 }
 
@@ -298,7 +298,6 @@ static int sequence_ended(void *user, struct aq_sequence *s, struct aq_err *rete
     if (!rec)
         return 0;
     int rc = put_result(run, rec, reterr);
-    run->now.in_flight = run->job->flight.count;
     run->now.last_result_s = aq_clock_s();
     aq_record_close(rec);
     return rc;

@@ -310,6 +310,15 @@ static int read_root(struct reader *r, const struct aq_yaml_node *root, struct a
     return 0;
 }
 
+/* "rack7" of "machines/rack7.yaml". */
+static void name_by_file(struct aq_hw_profile *p, const char *path)
+{
+    const char *slash = strrchr(path, '/'), *file = slash ? slash + 1 : path;
+    const char *dot = strrchr(file, '.');
+    int bytes = (int)(dot && dot > file ? (size_t)(dot - file) : strlen(file));
+    snprintf(p->name, sizeof(p->name), "%.*s", bytes, file);
+}
+
 int aq_hw_file_parse(struct aq_hw_profile *ret, const char *name, const char *text, size_t bytes,
                      struct aq_err *reterr)
 {
@@ -325,6 +334,8 @@ int aq_hw_file_parse(struct aq_hw_profile *ret, const char *name, const char *te
     rc = read_root(&r, aq_yaml_root(y), reterr);
     aq_yaml_close(y);
     rc = rc < 0 ? rc : aq_hw_complete(&p, name, r.line, reterr);
+    if (rc == 0 && !*p.name)
+        name_by_file(&p, name);
     if (rc == 0)
         *ret = p;
     return rc;

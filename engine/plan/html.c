@@ -9,6 +9,7 @@
 #include "base/units.h"
 #include "engine/build_info.h"
 #include "engine/embedded.h"
+#include "engine/options/notation.h"
 #include "engine/plan/html.h"
 
 #include <assert.h>
@@ -101,16 +102,39 @@ static void put_range(struct aq_buf *out, const json_t *range)
     aq_buf_puts(out, ".</p>\n");
 }
 
+/* What the job costs, and by which price. */
+static void put_cost(struct aq_buf *out, const json_t *p, const json_t *price)
+{
+    char money[AQ_MONEY_TEXT_MAX], million[AQ_MONEY_TEXT_MAX];
+    const char *date = json_string_value(json_object_get(price, "date"));
+    if (!*aq_plan_money(million, p, "money_per_million"))
+        return;
+    aq_buf_puts(out, "<p id=\"cost\">Costs ");
+    if (*aq_plan_money(money, p, "money")) {
+        aq_buf_puts(out, "<b>");
+        aq_html_put(out, money);
+        aq_buf_puts(out, "</b>, ");
+    }
+    aq_html_put(out, million);
+    aq_buf_puts(out, " a million generated tokens, at ");
+    aq_html_put(out, aq_html_text_of(p, "price_per_hour"));
+    aq_buf_printf(out, " an hour (%s", date ? "of " : "");
+    aq_html_put(out, date ? date : aq_html_text_of(price, "source"));
+    aq_buf_puts(out, ").</p>\n");
+}
+
 static void put_seats(struct aq_buf *out, const json_t *plan)
 {
     double batches = aq_html_number(plan, "micro_batches");
+    char placement[160];
     aq_buf_printf(out, "<p>%.0f sequences run at once", aq_html_number(plan, "seats"));
     if (batches > 1)
         aq_buf_printf(out, ", in %.0f micro-batches of %.0f", batches,
                       aq_html_number(plan, "micro_batch"));
     aq_buf_printf(out, ", and share each sweep over the weights. Attention: %s. Placement ",
                   aq_html_text_of(plan, "attention"));
-    aq_html_put(out, aq_html_text_of(plan, "placement"));
+    aq_placement_shown(placement, aq_html_text_of(plan, "placement"));
+    aq_html_put(out, placement);
     aq_buf_puts(out, " (percent on device, host, disk).</p>\n");
 }
 
@@ -125,6 +149,7 @@ static void put_summary(struct aq_buf *out, const json_t *doc)
                       aq_format_duration(text, aq_html_number(p, "total_s")));
     aq_buf_printf(out, ". Prefill %.4g, decode %.4g tok/s.</p>\n",
                   aq_html_number(p, "prefill_tok_s"), aq_html_number(p, "decode_tok_s"));
+    put_cost(out, p, json_object_get(doc, "price"));
     put_range(out, json_object_get(doc, "range"));
     put_seats(out, plan);
     const char *windows = aq_html_text_of(plan, "kv_windows");

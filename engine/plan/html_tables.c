@@ -3,6 +3,7 @@
 #include "engine/plan/html.h"
 
 #include "base/units.h"
+#include "engine/plan/report.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -121,7 +122,7 @@ static bool is_behind_axes(const char *key)
     return strcmp(key, "feasible") == 0;
 }
 
-static void put_sweep_head(struct aq_buf *out, json_t *row)
+static void put_sweep_head(struct aq_buf *out, json_t *row, bool priced)
 {
     const char *key;
     json_t *v;
@@ -134,18 +135,20 @@ static void put_sweep_head(struct aq_buf *out, json_t *row)
             aq_buf_put(out, *c == '_' ? " " : c, 1);
         aq_buf_puts(out, "</th>");
     }
-    aq_buf_puts(
-        out, "<th scope=\"col\" class=\"n\">tok/s</th><th class=\"bars\" aria-hidden=\"true\"></th>"
-             "<th scope=\"col\" class=\"n\">time</th><th scope=\"col\">seats</th>"
-             "<th scope=\"col\">bound by</th><th scope=\"col\">weights/KV, policy</th></tr></thead>"
-             "<tbody>\n");
+    aq_buf_printf(
+        out,
+        "<th scope=\"col\" class=\"n\">tok/s</th><th class=\"bars\" aria-hidden=\"true\"></th>"
+        "<th scope=\"col\" class=\"n\">time</th>%s<th scope=\"col\">seats</th>"
+        "<th scope=\"col\">bound by</th><th scope=\"col\">weights/KV, policy</th></tr></thead>"
+        "<tbody>\n",
+        priced ? "<th scope=\"col\" class=\"n\">cost</th>" : "");
 }
 
-static void put_sweep_row(struct aq_buf *out, json_t *row, double most)
+static void put_sweep_row(struct aq_buf *out, json_t *row, double most, bool priced)
 {
     const json_t *plan = json_object_get(row, "plan");
     double rate = aq_html_number(row, "gen_tok_s");
-    char text[AQ_SIZE_TEXT_MAX] = "";
+    char text[AQ_SIZE_TEXT_MAX] = "", money[AQ_MONEY_TEXT_MAX];
     const char *key;
     json_t *v;
     aq_buf_puts(out, "<tr>");
@@ -158,7 +161,8 @@ static void put_sweep_row(struct aq_buf *out, json_t *row, double most)
         aq_buf_puts(out, "</td>");
     }
     if (!json_is_true(json_object_get(row, "feasible"))) {
-        aq_buf_puts(out, "<td class=\"dim\" colspan=\"6\">does not fit</td></tr>\n");
+        aq_buf_printf(out, "<td class=\"dim\" colspan=\"%d\">does not fit</td></tr>\n",
+                      priced ? 7 : 6);
         return;
     }
     if (json_is_number(json_object_get(row, "total_s")))
@@ -166,10 +170,15 @@ static void put_sweep_row(struct aq_buf *out, json_t *row, double most)
     aq_buf_printf(out,
                   "<td class=\"n\">%.4g</td><td class=\"bars\" aria-hidden=\"true\"><svg "
                   "viewBox=\"0 0 100 10\" preserveAspectRatio=\"none\"><rect class=\"a\" "
-                  "width=\"%.1f\" height=\"10\"/></svg></td><td class=\"n\">%s</td>"
-                  "<td class=\"nb\">%.0f × %.0f</td><td>",
-                  rate, most > 0 ? 100 * rate / most : 0, text, aq_html_number(plan, "micro_batch"),
-                  aq_html_number(plan, "micro_batches"));
+                  "width=\"%.1f\" height=\"10\"/></svg></td><td class=\"n\">%s</td>",
+                  rate, most > 0 ? 100 * rate / most : 0, text);
+    if (priced) {
+        aq_buf_puts(out, "<td class=\"n\">");
+        aq_html_put(out, aq_plan_money(money, row, "money"));
+        aq_buf_puts(out, "</td>");
+    }
+    aq_buf_printf(out, "<td class=\"nb\">%.0f × %.0f</td><td>",
+                  aq_html_number(plan, "micro_batch"), aq_html_number(plan, "micro_batches"));
     aq_html_put(out, aq_html_text_of(row, "bound_by"));
     aq_buf_printf(out, "</td><td>%s/%s, %s</td></tr>\n", aq_html_text_of(plan, "weight_format"),
                   aq_html_text_of(plan, "kv_format"), aq_html_text_of(plan, "policy"));
@@ -180,13 +189,18 @@ void aq_html_put_sweep(struct aq_buf *out, const json_t *rows)
     double most = 0;
     size_t i;
     json_t *row;
-    json_array_foreach((json_t *)rows, i, row) most = fmax(most, aq_html_number(row, "gen_tok_s"));
+    bool priced = false;
+    json_array_foreach((json_t *)rows, i, row)
+    {
+        most = fmax(most, aq_html_number(row, "gen_tok_s"));
+        priced |= json_is_number(json_object_get(row, "money"));
+    }
     if (!json_array_size(rows))
         return;
     aq_buf_puts(out, "<section><h2>Sweep</h2>\n");
     aq_buf_printf(out, table_open, "Sweep");
-    put_sweep_head(out, json_array_get(rows, 0));
-    json_array_foreach((json_t *)rows, i, row) put_sweep_row(out, row, most);
+    put_sweep_head(out, json_array_get(rows, 0), priced);
+    json_array_foreach((json_t *)rows, i, row) put_sweep_row(out, row, most, priced);
     aq_buf_puts(out, table_close);
     aq_buf_puts(out, "</section>\n");
 }

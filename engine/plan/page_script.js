@@ -8,7 +8,9 @@
   const STEPS = 8; /* of a slider, from one planned value to the next */
   const axes = data.axes;
   const asked = { variant: data.variant, at: axes.map((a) => a.asked) };
-  const state = { variant: data.variant, at: [...asked.at], requests: data.requests, price: 0 };
+  const state = { variant: data.variant, at: [...asked.at], requests: data.requests,
+    price: data.price?.per_hour || 0 };
+  const currency = data.price?.currency;
 
   /* ---- text ---- */
 
@@ -181,8 +183,9 @@
 
   const putMoney = (tok_s, seconds) => {
     if (!state.price) return;
-    if (seconds) put("Cost", moneyText(seconds / 3600 * state.price));
-    put("Cost of a million generated tokens", moneyText(1e6 / tok_s / 3600 * state.price));
+    const putAmount = (name, amount) => put(name, moneyText(amount) + (currency ? ` ${currency}` : ""));
+    if (seconds) putAmount("Cost", seconds / 3600 * state.price);
+    putAmount("Cost of a million generated tokens", 1e6 / tok_s / 3600 * state.price);
   };
 
   /* Time of the requests that are asked for, at the rate of the number that was planned. */
@@ -272,19 +275,25 @@
 
   /* ---- the page ---- */
 
+  const fill = () => {
+    requests.value = data.requests || "";
+    price.value = data.price?.per_hour || "";
+  };
   const reset = make("button", { type: "button" }, "Back to what was asked for");
   reset.addEventListener("click", () => {
     state.variant = asked.variant;
     state.at = [...asked.at];
     state.requests = data.requests;
-    requests.value = data.requests || "";
+    state.price = data.price?.per_hour || 0;
+    fill();
     show();
   });
-  requests.value = data.requests || "";
+  fill();
   const controls = make("form", {},
     ...(data.variants.length > 1 ? [control("variant", "Formats and KV policy", variant)] : []),
     ...sliders.map((s) => s.box),
-    make("div", { className: "pair" }, control("requests", "Requests", requests), control("price", "Price per hour", price)),
+    make("div", { className: "pair" }, control("requests", "Requests", requests),
+      control("price", "Price per hour" + (currency ? ` (${currency})` : ""), price)),
     reset);
   controls.addEventListener("submit", (e) => e.preventDefault());
   const result = make("div", {},

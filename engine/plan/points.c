@@ -323,10 +323,11 @@ int aq_plan_points(json_t **ret, const struct aq_options *o, const struct aq_pla
     if (rc == 0) {
         uint64_t requests = asked->p->requests_assumed ? 0 : asked->p->in.sequences;
         char took[AQ_SIZE_TEXT_MAX];
-        json_t *doc = json_pack("{s:o, s:o, s:i, s:o, s:o, s:o}", "axes", axes_json(&g), "variants",
-                                variants_json(o, variants), "variant", (int)chosen, "requests",
-                                requests ? json_integer((json_int_t)requests) : json_null(),
-                                "plan_words", plan_words(o, &g), "points", points);
+        json_t *doc = json_pack(
+            "{s:o, s:o, s:i, s:o, s:o, s:o, s:o}", "axes", axes_json(&g), "variants",
+            variants_json(o, variants), "variant", (int)chosen, "requests",
+            requests ? json_integer((json_int_t)requests) : json_null(), "price",
+            aq_hw_price_json(&asked->p->price), "plan_words", plan_words(o, &g), "points", points);
         if (doc)
             *ret = doc;
         else

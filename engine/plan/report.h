@@ -3,9 +3,12 @@
 #ifndef AQ_ENGINE_PLAN_REPORT_H
 #define AQ_ENGINE_PLAN_REPORT_H
 
+#include "base/money.h"
 #include "engine/hooks.h"
 #include "engine/plan/planning.h"
 
+/* An amount, the value of `key`, in the currency of the object's price; "" where it is unknown. */
+const char *aq_plan_money(char text[AQ_MONEY_TEXT_MAX], const json_t *o, const char *key);
 void aq_plan_text(const json_t *doc, const struct aquifer_hooks *hooks);
 /* The documents of engine/plan/machines.h. */
 void aq_plan_machines_text(const json_t *doc, const struct aquifer_hooks *hooks);

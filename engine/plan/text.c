@@ -20,8 +20,7 @@ static const char *text_of(const json_t *o, const char *key)
     return text ? text : "-";
 }
 
-/* An amount of `key` in the currency of the object's price; "" where it is unknown. */
-static const char *money_text(char text[AQ_MONEY_TEXT_MAX], const json_t *o, const char *key)
+const char *aq_plan_money(char text[AQ_MONEY_TEXT_MAX], const json_t *o, const char *key)
 {
     const char *hour = json_string_value(json_object_get(o, "price_per_hour"));
     struct aq_money like;
@@ -36,8 +35,8 @@ static void put_cost(const json_t *p, const json_t *price, const struct aquifer_
 {
     char money[AQ_MONEY_TEXT_MAX], million[AQ_MONEY_TEXT_MAX];
     const char *date = json_string_value(json_object_get(price, "date"));
-    money_text(money, p, "money");
-    money_text(million, p, "money_per_million");
+    aq_plan_money(money, p, "money");
+    aq_plan_money(million, p, "money_per_million");
     if (*million)
         aq_hooks_outputf(hooks, "  costs %s%s%s a million generated tokens, at %s an hour (%s%s)\n",
                          money, *money ? ", " : "", million, text_of(p, "price_per_hour"),
@@ -193,18 +192,19 @@ static void put_infeasible(const json_t *doc, const struct aquifer_hooks *hooks)
 
 static void put_sweep_plan(const json_t *row, const json_t *plan, const struct aquifer_hooks *hooks)
 {
-    char time[AQ_SIZE_TEXT_MAX] = "", money[AQ_MONEY_TEXT_MAX];
+    char time[AQ_SIZE_TEXT_MAX] = "", money[AQ_MONEY_TEXT_MAX], placement[160];
+    aq_placement_shown(placement, text_of(plan, "placement"));
     if (json_is_number(json_object_get(row, "total_s")))
         aq_format_duration(time, number(row, "total_s"));
     aq_hooks_outputf(hooks, " %10.4g tok/s", number(row, "gen_tok_s"));
     if (*time)
         aq_hooks_outputf(hooks, "  %10s", time);
-    if (*money_text(money, row, "money"))
+    if (*aq_plan_money(money, row, "money"))
         aq_hooks_outputf(hooks, "  %10s", money);
     aq_hooks_outputf(hooks, "  %.0f x %.0f  %s  %s/%s, policy %s  bound by %s\n",
                      number(plan, "micro_batch"), number(plan, "micro_batches"),
-                     text_of(plan, "placement"), text_of(plan, "weight_format"),
-                     text_of(plan, "kv_format"), text_of(plan, "policy"), text_of(row, "bound_by"));
+                     placement, text_of(plan, "weight_format"), text_of(plan, "kv_format"),
+                     text_of(plan, "policy"), text_of(row, "bound_by"));
 }
 
 static void put_sweep(const json_t *rows, const struct aquifer_hooks *hooks)
@@ -305,8 +305,8 @@ static void put_machine(const json_t *row, size_t rank, bool prices, int policy_
     aq_hooks_outputf(hooks, "  %2zu  %-18s %9.4g %9s", rank, text_of(row, "hardware"),
                      number(row, "gen_tok_s"), hours);
     if (prices)
-        aq_hooks_outputf(hooks, " %12s %12s", money_text(money, row, "money"),
-                         money_text(million, row, "money_per_million"));
+        aq_hooks_outputf(hooks, " %12s %12s", aq_plan_money(money, row, "money"),
+                         aq_plan_money(million, row, "money_per_million"));
     aq_hooks_outputf(hooks, "  %4s/%-4s %5.0f  %-*s  %s%s\n", text_of(plan, "weight_format"),
                      text_of(plan, "kv_format"), number(plan, "seats"), policy_width,
                      text_of(plan, "policy"), text_of(row, "bound_by"),

@@ -245,17 +245,21 @@ class Engine:
 
     def plan(self, **options: Any) -> Dict[str, Any]:
         """The document of `aquifer plan --json`: plan(prompt_len=512, gen_len=32, requests=1000).
-        Raises AquiferError where nothing fits, unless check=False."""
-        return self._command("plan", {"json": True, **options})
+        Raises AquiferError where nothing fits, unless check=False.  The engine's options that say how
+        records are read count with input="prompts.jsonl" alone."""
+        names = _options_of("plan")
+        if not options.get("input"):
+            names &= _options_of("bench")  # which reads no records
+        return self._command("plan", {"json": True, **options}, names)
 
     def eval(self, **options: Any) -> Dict[str, Any]:
         """The document of `aquifer eval`: eval(text="text.txt", prompt_tokens=512,
         score_tokens=128)."""
-        return self._command("eval", {"json": True, **options})
+        return self._command("eval", {"json": True, **options}, _options_of("eval"))
 
-    def _command(self, command: str, options: Dict[str, Any]) -> Dict[str, Any]:
+    def _command(self, command: str, options: Dict[str, Any], names: Set[str]) -> Dict[str, Any]:
+        """names: which of the engine's own options the command takes."""
         check = options.pop("check", True)
-        names = _options_of(command)
         own = {k: v for k, v in self._options.items() if k.replace("_", "-") in names}
         done = run({"command": command, **own, **options}, on_message=self._on_message, check=check)
         document: Dict[str, Any] = done.json()

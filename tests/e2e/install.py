@@ -84,7 +84,8 @@ class Tree(Case):
         names = ["bin/aquifer", "include/aquifer.h", "share/doc/aquifer/LICENSE",
                  "share/doc/aquifer/docs/install.md", "share/aquifer/configs/tables/flexgen.yaml",
                  "share/aquifer/configs/hardware/t4-208gb.yaml",
-                 "share/aquifer/configs/examples/prompts.jsonl", "share/aquifer/examples/small.c",
+                 "share/aquifer/configs/examples/prompts.jsonl", "share/doc/aquifer/examples/small.c",
+                 "share/doc/aquifer/examples/slurm_array.sh", "share/doc/aquifer/examples/ray_batches.py",
                  "share/aquifer/tiny-opt/model.safetensors", "share/man/man1/aquifer.1",
                  "share/bash-completion/completions/aquifer", "share/zsh/site-functions/_aquifer"]
         names += [f"share/man/man1/aquifer-{c}.1" for c in commands()]
@@ -224,7 +225,7 @@ class Tree(Case):
         need("pkg-config", "pkg-config")
         share = os.path.join(self.prefix, "share", "aquifer")
         small = self.path("small")
-        run(*COMPILER, share + "/examples/small.c", "-o", small, *self.flags())
+        run(*COMPILER, os.path.join(self.prefix, "share/doc/aquifer/examples/small.c"), "-o", small, *self.flags())
         said = run(small, share + "/tiny-opt", env={**os.environ, "LD_LIBRARY_PATH": self.libdir})
         self.assertGreaterEqual(len(said.splitlines()), 3)
 

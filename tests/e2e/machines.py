@@ -77,10 +77,31 @@ class Machines(Rig):
         swept = self.plan("--hardware", "t4-208gb", *JOB, "--sweep", "hardware=t4-208gb,l4-24gb", "--price",
                           "l4-24gb=0.50 USD/h")["sweep"]
         self.assertEqual([row["price_per_hour"] for row in swept], [None, "0.5 USD"])
+        self.assertIn("at 0.71 USD an hour", self.text("plan", "--hardware", "l4-24gb", *JOB, "--price", "l4-24gb=0.71USD/h"))
         listed = self.text("plan", "--hardware", "list")
         for name in self.names():
             self.assertRegex(listed, rf"(?m)^{name} ")
         self.assertNotIn("price", listed)
+
+    def test_a_sweep_over_machines_plans_none_but_these(self):
+        page = self.path("swept.html")
+        text = self.text("plan", *JOB, "--sweep", "hardware=l4-24gb,t4-208gb", "--price", "t4-208gb=0.40 USD/h",
+                         "--price", "l4-24gb=2 USD/h", "--html", page, "--html-points", "0")
+        self.assertTrue(text.startswith("opt-350m on L4-24GB\n"), text[:80])
+        with open(page, encoding="utf-8") as f:
+            html = f.read()
+        doc = self.plan(*JOB, "--sweep", "hardware=l4-24gb,t4-208gb", "--price", "t4-208gb=0.40 USD/h", "--price",
+                        "l4-24gb=2 USD/h")
+        self.assertIn("<p id=\"cost\">Costs <b>", html)
+        self.assertIn(" a million generated tokens, at 2 USD an hour (--price).</p>", html)
+        self.assertIn('<th scope="col" class="n">cost</th>', html)
+        for row in doc["sweep"]:
+            money = f'{row["money"]:.2f}' if row["money"] >= 1 else f'{row["money"]:.3g}'
+            self.assertIn(f'<td class="n">{money} USD</td>', html)
+
+    def test_a_profile_without_a_name_has_that_of_its_file(self):
+        small = self.file("rack 7.v2.yaml", "machine: {cores: 2}\nhost: {memory: 8GiB, memory_gb_s: 20}\n")
+        self.assertTrue(self.text("plan", "--hardware", small, *JOB).startswith("opt-350m on rack 7.v2\n"))
 
     def test_what_is_lossy_is_told_beside_its_rate(self):
         here, job = "epyc-zen5-2vcpu", ["--shape", "opt-350m", "--prompt-len", "512", "--gen-len", "32",

@@ -196,6 +196,13 @@ class Package(rig.Rig):
         found = aquifer.Engine(MODEL).plan(prompt_len="100", gen_len="20", requests=50,
                                            hardware="t4-208gb")
         self.assertEqual(found["predicted"], want["predicted"])
+        samples = {"max_tokens": 4, "temperature": 0.5, "n": 2}
+        found = aquifer.Engine(MODEL, **samples).plan(prompt_len="100", gen_len="20", requests=50,
+                                                      hardware="t4-208gb")
+        self.assertEqual(found["predicted"], want["predicted"])
+        self.write([{"prompt": "She"}] * 5)
+        found = aquifer.Engine(MODEL, **samples).plan(input=self.input, hardware="t4-208gb")
+        self.assertEqual((found["workload"]["requests"], found["workload"]["gen_len"]), (10, [4, 4]))
         tight = {"prompt_len": 100, "gen_len": 20, "hardware": "t4-208gb", "host_memory": "1MiB",
                  "device_memory": "1MiB"}
         with self.assertRaises(aquifer.AquiferError) as c:

@@ -241,6 +241,22 @@ class PlanBrowser(Rig):
             self.assertNotIn("Cost", self.shown("facts"))
         self.assertEqual(self.browser.errors, [])
 
+    def test_a_price_that_was_given_is_there_to_change(self):
+        box = os.path.join(self.dir, "box.yaml")
+        doc = self.make("--requests", "24", "--price", f"{box}=3.5 EUR/h", "--html-points", "2")
+        self.show()
+        facts = self.shown("facts")
+        self.assertRegex(facts, r"Cost[\d.]+ EURCost of a million generated tokens[\d.]+ EUR")
+        self.assertEqual(self.browser.evaluate("document.getElementById('price').value"), "3.5")
+        self.assertEqual(self.browser.evaluate("document.querySelector('[for=price]').textContent"),
+                         "Price per hour (EUR)")
+        self.assertIn(f"{doc['predicted']['money']:.3g} EUR", self.shown("cost"))
+        self.set("price", "7")
+        self.assertNotEqual(self.shown("facts"), facts)
+        self.browser.evaluate("[...document.querySelectorAll('button')].find(b => b.textContent.startsWith('Back')).click()")
+        self.assertEqual(self.shown("facts"), facts)
+        self.assertEqual(self.browser.errors, [])
+
     def test_it_prints_and_copies(self):
         self.full()
         self.show(dark=True)

@@ -13,6 +13,7 @@ import shutil
 import struct
 import subprocess
 import termios
+import time
 import unittest
 
 from rig import MODEL, PROGRAM, Rig, lines_of
@@ -51,6 +52,25 @@ class Watched(Rig):
         self.assertEqual(found["aquifer_run_state", label + ',state="done"'], 1)
         tokens = sum(len(r["tokens"]) for r in lines_of(target) if "tokens" in r)
         self.assertEqual(found["aquifer_generated_tokens_total", label], tokens)
+
+    def test_records_that_wait_are_not_in_flight(self):
+        self.write([{"id": str(i), "prompt": "She said", "max_tokens": 120, "ignore_eos": True, "n": 2 - i % 2,
+                     "temperature": 1.0, "seed": i}
+                    for i in range(120)])
+        status, seen = self.output + ".status.json", []
+        run = subprocess.Popen(self.words("--micro-batch", "6", "--micro-batches", "1", "--progress", "0.1"),
+                               stderr=subprocess.DEVNULL)
+        while run.poll() is None:
+            try:
+                with open(status, encoding="utf-8") as f:
+                    seen.append(json.load(f)["in_flight"])
+            except FileNotFoundError:
+                pass
+            time.sleep(0.002)
+        self.assertEqual(run.returncode, 0)
+        # Six seats hold three records of two choices, or up to six where one of theirs has ended.
+        self.assertTrue(any(seen), seen)
+        self.assertLessEqual(max(seen), 6)
 
     def test_each_line_has_its_time(self):
         self.write(self.many(3))

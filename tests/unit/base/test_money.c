@@ -14,7 +14,7 @@ static struct aq_money money(const char *text)
     return m;
 }
 
-static void a_currency_stays_as_it_was_typed(void **state)
+static void a_currency_stays_as_it_was_typed_and_letters_have_a_space(void **state)
 {
     static const struct {
         const char *typed, *currency, *job;
@@ -22,10 +22,11 @@ static void a_currency_stays_as_it_was_typed(void **state)
                  {"$1.20", "$", "$42.50"},
                  {"1.2 EUR", "EUR", "42.50 EUR"},
                  {"EUR 1.2", "EUR", "EUR 42.50"},
-                 {"1.2USD", "USD", "42.50USD"},
+                 {"1.2USD", "USD", "42.50 USD"},
                  {"\u20ac1", "\u20ac", "\u20ac42.50"},
                  {"3\u00a5", "\u00a5", "42.50\u00a5"},
-                 {"US$ 2", "US$", "US$ 42.50"}};
+                 {"US$ 2", "US$", "US$ 42.50"},
+                 {"US$2", "US$", "US$42.50"}};
     char text[AQ_MONEY_TEXT_MAX];
     for (size_t i = 0; i < AQ_ARRAY_LEN(cases); i++) {
         struct aq_money m = money(cases[i].typed);
@@ -84,7 +85,7 @@ static void what_is_no_amount_is_refused(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(a_currency_stays_as_it_was_typed),
+    cmocka_unit_test(a_currency_stays_as_it_was_typed_and_letters_have_a_space),
     cmocka_unit_test(amounts_are_exact),
     cmocka_unit_test(what_is_no_amount_is_refused),
 };
