@@ -680,7 +680,6 @@ int aq_checkpoint_resolve(const char *model, char *path, size_t path_bytes, stru
                         quoted);
     const char *slash = strchr(model, '/');
     int org = slash ? (int)(slash - model) : 0;
-    bool opt = strncmp(model, "opt-", 4) == 0;
     int n = snprintf(repository, sizeof(repository), "%s/models--%.*s%s%s", cache, org, model,
                      slash ? "--" : "", slash ? slash + 1 : model);
     if (n < (int)sizeof(repository) && find_snapshot(repository, path, path_bytes))
@@ -688,6 +687,6 @@ int aq_checkpoint_resolve(const char *model, char *path, size_t path_bytes, stru
     return aq_error(reterr, -ENOENT,
                     "model '%s': no such directory, and not in the Hugging Face cache '%.200s'; "
                     "download it with: hf download %s%s%s",
-                    quoted, cache, slash ? "" : opt ? "facebook/" : "OWNER/", quoted,
+                    quoted, cache, slash ? "" : "OWNER/", quoted,
                     slash ? "" : "; --shape takes a shape by its name, without weights");
 }

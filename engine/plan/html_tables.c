@@ -177,8 +177,8 @@ static void put_sweep_row(struct aq_buf *out, json_t *row, double most, bool pri
         aq_html_put(out, aq_plan_money(money, row, "money"));
         aq_buf_puts(out, "</td>");
     }
-    aq_buf_printf(out, "<td class=\"nb\">%.0f × %.0f</td><td>",
-                  aq_html_number(plan, "micro_batch"), aq_html_number(plan, "micro_batches"));
+    aq_buf_printf(out, "<td class=\"nb\">%.0f × %.0f</td><td>", aq_html_number(plan, "micro_batch"),
+                  aq_html_number(plan, "micro_batches"));
     aq_html_put(out, aq_html_text_of(row, "bound_by"));
     aq_buf_printf(out, "</td><td>%s/%s, %s</td></tr>\n", aq_html_text_of(plan, "weight_format"),
                   aq_html_text_of(plan, "kv_format"), aq_html_text_of(plan, "policy"));

@@ -202,8 +202,8 @@ static void put_sweep_plan(const json_t *row, const json_t *plan, const struct a
     if (*aq_plan_money(money, row, "money"))
         aq_hooks_outputf(hooks, "  %10s", money);
     aq_hooks_outputf(hooks, "  %.0f x %.0f  %s  %s/%s, policy %s  bound by %s\n",
-                     number(plan, "micro_batch"), number(plan, "micro_batches"),
-                     placement, text_of(plan, "weight_format"), text_of(plan, "kv_format"),
+                     number(plan, "micro_batch"), number(plan, "micro_batches"), placement,
+                     text_of(plan, "weight_format"), text_of(plan, "kv_format"),
                      text_of(plan, "policy"), text_of(row, "bound_by"));
 }
 
