@@ -147,6 +147,14 @@ class Score(rig.Rig):
 
     # ---- texts
 
+    def test_what_only_scores_generates_nothing(self):
+        scored = {"id": "s", "prompt": "She said", "continuation": [" that", " he"]}
+        for records, said in (([scored], r"done: 1 records \(0 errors\), scored in "),
+                              ([scored, {"id": "g", "prompt": "She", "max_tokens": 3, "ignore_eos": True}],
+                               r"done: 2 records \(0 errors\), \d+ tokens generated in ")):
+            self.write(records)
+            self.assertRegex(self.generate("--overwrite").stderr.decode(), said)
+
     def test_a_rolling_score_is_what_eval_says_of_the_windows(self):
         ids = self.text_ids(2500)
         r = self.scores_of_lines([{"request_type": "loglikelihood_rolling", "arguments": [ids]}])
