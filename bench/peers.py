@@ -1,13 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Beside llama.cpp, on the CPU with everything in memory: prefill and decode of LLaMA shapes in bf16, KV in f16.
+"""Beside llama.cpp, on the CPU with everything in memory: prefill and decode of LLaMA shapes in bf16, KV in f16; and
+whole jobs whose prompts are the same.
 
     python3 bench/peers.py --peer llama-batched-bench [--build build] [--output bench/results/NAME] [--only WORD]
+        [--shared N [--vllm PYTHON]]
 
 Both get random weights of the same shape, as many threads, and blocks of 1, 32 and 128 prompts of 128 tokens with 32
 tokens each to generate; they run in turns (--rounds), and medians count.  The peer's models are written as GGUF into
 --cache-dir once.  --micro-batch-tokens and --peer-args let each side have the tiles that suit it.  Rows are kept as
 they finish: started again with the same --output it goes on.
+
+With --shared N instead: prompts of N tokens that are all the same, as many as --batches says, and the seconds of the
+whole job: ours as `aquifer generate` runs such records, the peer's by -pps, once with a cache for each sequence and once
+with one for all (-kvu).  --vllm PYTHON adds vLLM, which that Python can import, with its cache of prefixes.
 
 The peer is the program llama-batched-bench of llama.cpp, whose sources the Python package llama-cpp-python carries:
 
@@ -122,18 +128,25 @@ def ours(a, shape, batch, folder):
     return r["prefill_tok_s"], r["decode_tok_s"], r["environment"]
 
 
-def theirs(a, shape, batch):
+def their_row(a, shape, batch, prompt, *words):
     path = write_gguf(os.path.join(a.cache_dir, shape + ".gguf"), SHAPES[shape])
-    said = runs.text_of([a.peer, "-m", path, "-npp", PROMPT, "-ntg", NEW, "-npl", batch, "-c", batch * (PROMPT + NEW),
-                         "-t", a.threads, "-tb", a.threads, "--output-format", "jsonl", *shlex.split(a.peer_args)],
-                        stderr=subprocess.STDOUT, text=True)
+    said = runs.text_of([a.peer, "-m", path, "-npp", prompt, "-ntg", NEW, "-npl", batch, "-c", batch * (prompt + NEW),
+                         "-t", a.threads, "-tb", a.threads, "--output-format", "jsonl", *words,
+                         *shlex.split(a.peer_args)], stderr=subprocess.STDOUT, text=True)
     rows = [json.loads(line) for line in said.splitlines() if line.startswith('{"n_kv_max"')]
     if len(rows) != 1:
         sys.exit(f"{a.peer}: expected one row of speeds, found {len(rows)} in:\n{said[-2000:]}")
-    return rows[0]["speed_pp"], rows[0]["speed_tg"]
+    return rows[0]
+
+
+def theirs(a, shape, batch):
+    row = their_row(a, shape, batch, PROMPT)
+    return row["speed_pp"], row["speed_tg"]
 
 
 def compare(a, shape, batch, folder):
+    if a.shared:
+        return compare_shared(a, shape, batch, folder)
     own, peer = [], []
     for _ in range(a.rounds):
         own.append(ours(a, shape, batch, folder))
@@ -145,6 +158,89 @@ def compare(a, shape, batch, folder):
     runs.note(f"{shape}, batch {batch}: prefill {row['prefill'][0]:.1f} and {row['prefill'][1]:.1f} tok/s, decode "
               f"{row['decode'][0]:.1f} and {row['decode'][1]:.1f}")
     return row
+
+
+# ---- prompts that are the same ----
+
+
+def our_job(a, shape, batch, folder):
+    """Seconds of the passes, and the report."""
+    ids = runs.random_ids(random.Random(1), a.shared)
+    lines = [{"id": i, "prompt": ids, "max_tokens": NEW, "ignore_eos": True} for i in range(batch)]
+    report = runs.job(a.build, ["--shape", runs.shape(shape, folder), "--random-weights", "1", "--compute", "bf16",
+                                "--weight-format", "bf16", "--kv-format", "f16", "--threads", a.threads, "--device", "cpu",
+                                "--micro-batch", batch, "--micro-batches", 1, "--quiet",
+                                *(["--micro-batch-tokens", a.micro_batch_tokens] if a.micro_batch_tokens else [])],
+                      folder, lines)
+    return report["total_s"], report
+
+
+def their_job(a, shape, batch, *words):
+    row = their_row(a, shape, batch, a.shared, "-pps", *words)
+    return row["t_pp"] + row["t_tg"]
+
+
+# In a program of its own, as vLLM is no part of this one: arguments as JSON in its first word, seconds as its last line.
+VLLM = """
+import json, sys, time
+a = json.loads(sys.argv[1])
+from vllm import LLM, SamplingParams
+llm = LLM(model=a["model"], load_format="dummy", skip_tokenizer_init=True, dtype="bfloat16", max_model_len=a["prompt"] + a["new"],
+          max_num_seqs=a["batch"], enable_prefix_caching=True, seed=1)
+params = SamplingParams(max_tokens=a["new"], ignore_eos=True, temperature=0, detokenize=False)
+ask = lambda ids: llm.generate([{"prompt_token_ids": ids} for _ in range(a["batch"])], params, use_tqdm=False)
+ask([7] * 64)
+begin = time.monotonic()
+done = ask(a["ids"])
+seconds = time.monotonic() - begin
+assert len(done) == a["batch"] and all(len(d.outputs[0].token_ids) == a["new"] for d in done)
+print(seconds)
+"""
+
+
+def vllm_job(a, shape, batch, folder):
+    c = SHAPES[shape]
+    model = os.path.join(folder, "vllm-" + shape)
+    os.makedirs(model, exist_ok=True)
+    runs.write(os.path.join(model, "config.json"),
+               json.dumps({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16", **c}))
+    asked = {"model": model, "prompt": a.shared, "new": NEW, "batch": batch,
+             "ids": runs.random_ids(random.Random(1), a.shared)}
+    return float(runs.text_of([a.vllm, "-c", VLLM, json.dumps(asked)], text=True,
+                              env={**os.environ, "OMP_NUM_THREADS": str(a.threads)}).splitlines()[-1])
+
+
+def compare_shared(a, shape, batch, folder):
+    sides = {"aquifer": lambda: our_job(a, shape, batch, folder), "llama.cpp": lambda: their_job(a, shape, batch),
+             "llama.cpp, one cache": lambda: their_job(a, shape, batch, "-kvu")}
+    if a.vllm:
+        sides["vLLM"] = lambda: vllm_job(a, shape, batch, folder)
+    found = {name: [] for name in sides}
+    for _ in range(a.rounds):
+        for name, side in sides.items():
+            found[name].append(side())
+    environment = found["aquifer"][0][1]["environment"]
+    found["aquifer"] = [seconds for seconds, _ in found["aquifer"]]
+    row = dict(shape=shape, batch=batch, rounds=a.rounds, environment=environment, all=found,
+               seconds={name: statistics.median(times) for name, times in found.items()})
+    runs.note(f"{shape}, {batch} prompts: " + ", ".join(f"{name} {s:.2f} s" for name, s in row["seconds"].items()))
+    return row
+
+
+def markdown_shared(rows, a):
+    env, peers = rows[0]["environment"], [name for name in rows[0]["seconds"] if name != "aquifer"]
+    yield f"# {runs.version(a.build)} beside others, prompts that are the same: {env['cpu']}, {a.threads} threads"
+    yield ""
+    yield (f"`python3 bench/peers.py --shared {a.shared}`, {runs.today()}: as many prompts of the same {a.shared} tokens, "
+           f"{NEW} generated for each; weights in bf16, KV in f16 (vLLM: bf16); seconds of the whole job, medians of "
+           f"{rows[0]['rounds']} in turns, and how many times ours that is.")
+    yield ""
+    yield "| shape | prompts | aquifer | " + " | ".join(peers) + " |"
+    yield "|---|---|---|" + "---|" * len(peers)
+    for r in rows:
+        own = r["seconds"]["aquifer"]
+        yield (f"| {r['shape']} | {r['batch']} | {own:.2f} | " +
+               " | ".join(f"{r['seconds'][name]:.2f} ({r['seconds'][name] / own:.2f} x)" for name in peers) + " |")
 
 
 def markdown(rows, a):
@@ -168,6 +264,8 @@ def arguments():
     p.add_argument("--peer", required=True, help="llama-batched-bench")
     p.add_argument("--peer-args", default="", help="further words for it, for instance '-ub 2048'")
     p.add_argument("--micro-batch-tokens", type=int, help="of ours")
+    p.add_argument("--shared", type=int, default=0, metavar="N", help="prompts of N tokens, all the same")
+    p.add_argument("--vllm", metavar="PYTHON", help="with --shared: beside vLLM too")
     p.add_argument("--output")
     p.add_argument("--cache-dir", default=os.path.expanduser("~/.cache/aquifer"), help="of the peer's models")
     p.add_argument("--only", default="", help="shapes whose name has this in it")
@@ -186,7 +284,7 @@ def main():
                 for shape in SHAPES if a.only in shape for b in a.batches]
     if not rows:
         sys.exit(f"--only: expected a part of one of {', '.join(SHAPES)}; found '{a.only}'")
-    runs.save(a.output, kept.document, markdown(rows, a))
+    runs.save(a.output, kept.document, (markdown_shared if a.shared else markdown)(rows, a))
     return 0
 
 

@@ -310,6 +310,9 @@ struct aq_attn_begun {
 struct aq_attn_reach {
     uint32_t rows; /* query rows of a sequence */
     uint32_t len;  /* keys of a head */
+    /* Of aq_attn_decode_fn: blocks of seqs' `shared`, and how many sequences share at least
+     * AQ_CUDA_DECODE_SPLIT slots with the one before them.  Too little is slower alone. */
+    uint32_t shared, sharing;
 };
 
 /* out[row][h*D + d] = sum over keys j of softmax_j(scale * q[row][h] . K[j]) * V[j][d]
@@ -324,11 +327,12 @@ struct aq_attn_reach {
  * its own keys, whatever lies past them.  A row that sees no key gives zeros and a log_sum_exp of
  * -inf.  Parallel over (sequence, KV head[, query tile]).  Decode reads each K and V row once (per
  * 32 query rows of a KV head): 2 * len * head_dim * kv_heads elements, len being the window's where
- * there is one.  On a CPU sequences of a row that share leading blocks with their neighbours (seqs'
- * `shared`) may read these once per 32 query rows between them, block by block, and then their own
- * blocks singly, as ChunkAttention (arXiv 2402.15220) and Hydragen (arXiv 2402.05099) do; unlike
- * those, a query's sums go on from one part to the other instead of being joined, so that bits are
- * those of each sequence alone.  Nothing is read jointly with a rule or a window. */
+ * there is one.  Sequences of a row that share leading blocks with their neighbours (seqs'
+ * `shared`) may read these once per 32 query rows between them, and then their own blocks singly,
+ * as ChunkAttention (arXiv 2402.15220) and Hydragen (arXiv 2402.05099) do.  Unlike there, bits are
+ * those of each sequence alone: on a CPU a query's sums go on from one part to the other; on a
+ * device all is taken in fixed splits anyway, of which some are taken for several sequences.
+ * Nothing is read jointly with a rule or a window. */
 struct aq_attn {
     const struct aq_attn_seq *seqs;
     const float *q;

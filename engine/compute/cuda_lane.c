@@ -12,6 +12,7 @@
 
 /* A desk is sent in pieces, a warp each. */
 enum { DESK_PIECES_MAX = 256, DESK_PIECE_BYTES = 1024 };
+enum { SPLIT_BLOCKS = AQ_CUDA_DECODE_SPLIT / AQ_HEAD_BLOCK_SLOTS };
 
 struct aq_compute_cuda {
     struct aq_compute c;
@@ -436,6 +437,9 @@ static struct aq_attn on_desk(struct aq_compute_cuda *c, const struct aq_attn *a
             give_blocks_of(c, i, s->block, (uint32_t)aq_div_up(len, AQ_HEAD_BLOCK_SLOTS));
         reach->rows = (uint32_t)aq_max_u64(reach->rows, s->rows);
         reach->len = (uint32_t)aq_max_u64(reach->len, len);
+        reach->sharing += i && s->shared >= SPLIT_BLOCKS;
+        if (i)
+            reach->shared = (uint32_t)aq_max_u64(reach->shared, s->shared);
     }
     if (reach->rows == 1) /* decoding takes so many keys at a time: more makes no difference */
         reach->len = (uint32_t)aq_align_up(reach->len, AQ_CUDA_DECODE_SPLIT);

@@ -10,8 +10,8 @@
  *   fused: one block of threads sees to all splits of its queries, keeps their scores in shared
  *          memory, updates what is remembered of the slots and chooses the victim; or
  *   apart: a block per split, which leaves all of it in the workspace, a second kernel that joins
- *          and a third for what is remembered: where there are too few sequences to fill the device
- *          or the scores of a head do not fit.
+ *          and a third for what is remembered: where there are too few sequences to fill the
+ *          device, the scores of a head do not fit, or sequences share splits.
  * Bound by reading K and V once (per 4 queries of a KV head). */
 #include "kernels/cuda/attn_group.cuh"
 #include "kernels/cuda/mma.cuh" /* copies */
@@ -435,7 +435,7 @@ __global__ void __launch_bounds__(128, 4)
     struct room r = room_of(&p, shared, NQ);
     uint32_t split = blockIdx.x % p.splits, first = split * AQ_CU_SPLIT_SLOTS;
     struct aq_cu_batch b =
-        aq_cu_batch_of(&p, blockIdx.z, blockIdx.y, blockIdx.x / p.splits * NQ, NQ);
+        aq_cu_split_batch_of(&p, blockIdx.z, blockIdx.y, blockIdx.x / p.splits * NQ, NQ, split);
     if (!b.count || first < aq_cu_begin_split(&b) || first >= b.len)
         return;
     uint32_t dim = a->head_dim, padded = padded_of(dim);
@@ -448,24 +448,26 @@ __global__ void __launch_bounds__(128, 4)
     __syncthreads();
     split_values<T, NQ, ELEMENTS>(&p, &r, &b, first);
     __syncthreads();
-    size_t query = aq_cu_head_index(&p, blockIdx.z, blockIdx.y) + b.first;
     for (uint32_t i = threadIdx.x; i < b.count * padded; i += blockDim.x) {
         uint32_t q = i / padded, d = i % padded;
         if (d >= dim)
             continue;
+        size_t query = aq_cu_query_index(&p, &b, blockIdx.z, q);
         float o = 0;
         for (uint32_t w = 0; w < p.warps; w++)
             o += r.partial[(w * NQ + q) * padded + d];
-        p.parts[((query + q) * p.splits + split) * (dim + 2) + d] = o;
+        p.parts[(query * p.splits + split) * (dim + 2) + d] = o;
     }
     if (threadIdx.x < b.count) {
-        float *to = p.parts + ((query + threadIdx.x) * p.splits + split) * (dim + 2) + dim;
+        size_t query = aq_cu_query_index(&p, &b, blockIdx.z, threadIdx.x);
+        float *to = p.parts + (query * p.splits + split) * (dim + 2) + dim;
         to[0] = max[threadIdx.x];
         to[1] = sum[threadIdx.x];
     }
     for (uint32_t i = threadIdx.x; p.keeps && i < b.count * AQ_CU_SPLIT_SLOTS; i += blockDim.x) {
         uint32_t q = i / AQ_CU_SPLIT_SLOTS, j = i % AQ_CU_SPLIT_SLOTS;
-        p.scores[(query + q) * scores_stride + first + j] = r.s[q * p.cap + j];
+        size_t query = aq_cu_query_index(&p, &b, blockIdx.z, q);
+        p.scores[query * scores_stride + first + j] = r.s[q * p.cap + j];
     }
 }
 
@@ -565,9 +567,17 @@ struct way {
     bool group;
 };
 
+/* Whether splits are worth reading for several sequences at once: where a quarter of the keys is in
+ * such, or more. */
+static bool shares(const struct aq_attn *a)
+{
+    return a->reach.sharing && a->reach.rows == 1 && !a->window && !a->rule.victim &&
+           4ull * a->reach.shared * AQ_HEAD_BLOCK_SLOTS >= a->reach.len;
+}
+
 static struct way plain_way(const struct aq_attn *a)
 {
-    bool one = a->reach.rows * a->q_per_kv == 1 || a->head_dim > 128;
+    bool one = (a->reach.rows * a->q_per_kv == 1 && !shares(a)) || a->head_dim > 128;
     return {one ? 1u : uint32_t{QUERIES_MAX}, false};
 }
 
@@ -647,18 +657,20 @@ static int decode(const struct aq_cuda_exec *ex, const struct aq_attn *a, struct
     if (!a->seq_count || !a->reach.rows)
         return 0;
     struct aq_cu_decode p = {
-        *a, warps_for(a), AQ_CU_SPLIT_SLOTS, 0, 0, a->rule.victim != AQ_ATTN_NO_RULE, NULL, NULL};
+        *a,   warps_for(a), AQ_CU_SPLIT_SLOTS, 0, 0, 1, a->rule.victim != AQ_ATTN_NO_RULE,
+        NULL, NULL};
     p.queries = a->reach.rows * a->q_per_kv;
     p.splits = splits_for(a->reach);
+    p.joint = shares(a) && way.queries > p.queries ? way.queries / p.queries : 1;
     uint32_t batches = aq_cu_div_up(p.queries, way.queries);
     if (p.keeps)
         p.cap = p.splits * AQ_CU_SPLIT_SLOTS;
     bool fits = shared_bytes(&p, way, true) <= AQ_CU_SHARED_MAX && (!p.keeps || batches == 1);
     uint64_t blocks = (uint64_t)batches * a->kv_heads * a->seq_count;
-    bool few = p.splits > 1 && blocks < 2ull * ex->multiprocessors;
-    if (fits && few && aq_cuda_attn_decode_workspace(a) > ex->workspace_bytes)
-        few = false; /* slower, the same bits */
-    return fits && !few ? launch(ex, p, way, true) : run_apart(ex, p, way);
+    bool apart = p.joint > 1 || (p.splits > 1 && blocks < 2ull * ex->multiprocessors);
+    if (fits && apart && aq_cuda_attn_decode_workspace(a) > ex->workspace_bytes)
+        apart = false; /* slower, the same bits */
+    return fits && !apart ? launch(ex, p, way, true) : run_apart(ex, p, way);
 }
 
 int aq_cuda_attn_decode(const struct aq_cuda_exec *ex, const struct aq_attn *a)

@@ -4,7 +4,13 @@
  *
  * A split ends in its largest score, its sum of weights and its sum of weighted values; splits are
  * joined in ascending order, by a block of threads that sees to all of them or from the workspace:
- * the same arithmetic in the same order. */
+ * the same arithmetic in the same order.
+ *
+ * Where sequences share their first blocks and splits have blocks of threads of their own, one such
+ * block takes a split that neighbours share for several of them: their rows follow each other, so
+ * that they are as one sequence of that many rows, each of which sees the whole split.  What a
+ * query comes to does not depend on what shares the reading, so that bits are those of each alone.
+ */
 #ifndef AQ_KERNELS_CUDA_ATTN_DECODE_CUH
 #define AQ_KERNELS_CUDA_ATTN_DECODE_CUH
 
@@ -21,6 +27,7 @@ struct aq_cu_decode {
     struct aq_attn a;
     uint32_t warps, cap;      /* cap: slots of a query's scores, a multiple of AQ_CU_SPLIT_SLOTS */
     uint32_t splits, queries; /* at most, of a head: strides of the workspace */
+    uint32_t joint;           /* sequences that may take a split together; 1: each alone */
     bool keeps;               /* there is a rule */
     float *scores;            /* [seqs][kv_heads][queries][cap] */
     float *parts; /* [seqs][kv_heads][queries][splits][head_dim + 2]: values, max, sum */
@@ -31,11 +38,12 @@ struct aq_cu_batch {
     const struct aq_attn_seq *s;
     uint32_t head, len, first, count; /* queries */
     uint32_t begin;                   /* the first slot that one of them sees */
+    bool joint; /* of several sequences, whose first one s is, a row each; len: the split's end */
 };
 
 AQ_DEVICE_FN uint32_t aq_cu_keys_of(const struct aq_cu_batch *b, uint32_t q_per_kv, uint32_t q)
 {
-    return aq_cu_visible(b->len, b->s->rows, (b->first + q) / q_per_kv);
+    return b->joint ? b->len : aq_cu_visible(b->len, b->s->rows, (b->first + q) / q_per_kv);
 }
 
 /* Slots that a query sees: [first, end). */
@@ -55,7 +63,7 @@ AQ_DEVICE_FN struct aq_cu_batch aq_cu_batch_of(const struct aq_cu_decode *p, uin
                                                uint32_t head, uint32_t first, uint32_t nq)
 {
     const struct aq_attn_seq *s = &p->a.seqs[seq];
-    struct aq_cu_batch b = {s, head, aq_cu_len(s, head), first, 0, 0};
+    struct aq_cu_batch b = {s, head, aq_cu_len(s, head), first, 0, 0, false};
     uint32_t queries = s->rows * p->a.q_per_kv;
     b.count = first < queries ? aq_cu_min(nq, queries - first) : 0;
     b.begin = aq_cu_span_of(&p->a, &b, 0).first;
@@ -69,9 +77,46 @@ AQ_DEVICE_FN uint32_t aq_cu_begin_split(const struct aq_cu_batch *b)
     return b->begin / AQ_CU_SPLIT_SLOTS * AQ_CU_SPLIT_SLOTS;
 }
 
+/* Whether a sequence takes this split together with the one before it. */
+AQ_DEVICE_FN bool aq_cu_follows(const struct aq_cu_decode *p, uint32_t seq, uint32_t split)
+{
+    if (seq >= p->a.seq_count || seq % p->joint == 0)
+        return false;
+    const struct aq_attn_seq *s = &p->a.seqs[seq], *before = s - 1;
+    return s->shared / AQ_CU_SPLIT_BLOCKS > split && s->rows == 1 && before->rows == 1 &&
+           s->row == before->row + 1;
+}
+
+/* The queries of one split; none where another sequence's batch has them. */
+AQ_DEVICE_FN struct aq_cu_batch aq_cu_split_batch_of(const struct aq_cu_decode *p, uint32_t seq,
+                                                     uint32_t head, uint32_t first, uint32_t nq,
+                                                     uint32_t split)
+{
+    struct aq_cu_batch b = aq_cu_batch_of(p, seq, head, first, nq);
+    uint32_t members = 1;
+    if (p->joint > 1 && aq_cu_follows(p, seq, split))
+        b.count = 0;
+    while (p->joint > 1 && b.count && aq_cu_follows(p, seq + members, split))
+        members++;
+    if (members > 1) {
+        b.joint = true;
+        b.len = (split + 1) * AQ_CU_SPLIT_SLOTS;
+        b.count = members * p->a.q_per_kv;
+    }
+    return b;
+}
+
 AQ_DEVICE_FN size_t aq_cu_head_index(const struct aq_cu_decode *p, uint32_t seq, uint32_t head)
 {
     return (static_cast<size_t>(seq) * p->a.kv_heads + head) * p->queries;
+}
+
+/* Of query q of a batch. */
+AQ_DEVICE_FN size_t aq_cu_query_index(const struct aq_cu_decode *p, const struct aq_cu_batch *b,
+                                      uint32_t seq, uint32_t q)
+{
+    uint32_t member = b->joint ? q / p->a.q_per_kv : 0;
+    return aq_cu_head_index(p, seq + member, b->head) + b->first + q - member * p->a.q_per_kv;
 }
 
 /* ---- joining ---- */

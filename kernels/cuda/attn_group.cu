@@ -474,8 +474,8 @@ struct place {
 template <uint32_t D>
 AQ_DEVICE_FN struct place place_in(const struct aq_cu_decode *p, struct room *room)
 {
-    struct place at = {
-        room, reinterpret_cast<uint4 *>(room + 1), NULL, NULL, NULL, columns_of(p->queries)};
+    struct place at = {room, reinterpret_cast<uint4 *>(room + 1), NULL, NULL,
+                       NULL, columns_of(p->queries * p->joint)};
     uint32_t values = D / 8 * at.columns * AQ_CU_WARP;
     at.values = reinterpret_cast<float *>(at.queries + D / 16 * AQ_CU_WARP);
     at.joined = at.values + WARPS * values;
@@ -486,7 +486,7 @@ AQ_DEVICE_FN struct place place_in(const struct aq_cu_decode *p, struct room *ro
 /* The same sum for the host. */
 size_t aq_cuda_group_bytes(const struct aq_cu_decode *p, bool fused)
 {
-    size_t columns = p->queries > QUERIES / 2 ? 4 : 2;
+    size_t columns = p->queries * p->joint > QUERIES / 2 ? 4 : 2;
     size_t values = p->a.head_dim / 8 * columns * AQ_CU_WARP;
     size_t scores = fused && p->keeps ? (size_t)aq_min_u64(p->queries, QUERIES) * p->cap : 0;
     size_t queries = p->a.head_dim / 16 * AQ_CU_WARP * sizeof(uint4);
@@ -496,17 +496,18 @@ size_t aq_cuda_group_bytes(const struct aq_cu_decode *p, bool fused)
 /* The workspace's part of a split, as decode_join reads it. */
 template <enum aq_dtype T, uint32_t D>
 AQ_DEVICE_FN void leave_part(const struct aq_cu_decode *p, const struct aq_cu_batch *b,
-                             const struct place *at, size_t query, uint32_t split)
+                             const struct place *at, uint32_t seq, uint32_t split)
 {
     const struct room *r = at->room;
     for (uint32_t i = threadIdx.x / AQ_CU_WARP; i < D / 8 * at->columns; i += WARPS) {
         struct value v = value_at<T, D>(i, at->columns);
         float o = join_values<D>(r, at->values, at->columns, i, v.q);
         if (v.q < b->count)
-            p->parts[((query + v.q) * p->splits + split) * (D + 2) + v.d] = o;
+            p->parts[(aq_cu_query_index(p, b, seq, v.q) * p->splits + split) * (D + 2) + v.d] = o;
     }
     if (threadIdx.x < b->count) {
-        float *to = p->parts + ((query + threadIdx.x) * p->splits + split) * (D + 2) + D;
+        size_t query = aq_cu_query_index(p, b, seq, threadIdx.x);
+        float *to = p->parts + (query * p->splits + split) * (D + 2) + D;
         to[0] = r->joined.max[threadIdx.x];
         to[1] = r->joined.sum[threadIdx.x];
     }
@@ -547,9 +548,10 @@ __global__ void __launch_bounds__(THREADS, D == 64 && !stored<T, D>::codes ? 3 :
     constexpr enum aq_dtype C = T == AQ_BF16 ? AQ_BF16 : AQ_F16;
     AQ_SHARED(struct room, r);
     struct place at = place_in<D>(&p, r);
-    uint32_t blocks = fused ? 1 : p.splits;
-    struct aq_cu_batch b =
-        aq_cu_batch_of(&p, blockIdx.z, blockIdx.y, blockIdx.x / blocks * QUERIES, QUERIES);
+    uint32_t blocks = fused ? 1 : p.splits, from = blockIdx.x / blocks * QUERIES;
+    struct aq_cu_batch b = fused ? aq_cu_batch_of(&p, blockIdx.z, blockIdx.y, from, QUERIES)
+                                 : aq_cu_split_batch_of(&p, blockIdx.z, blockIdx.y, from, QUERIES,
+                                                        blockIdx.x % blocks);
     if (!b.count)
         return;
     uint32_t split = b.begin / AQ_CU_SPLIT_SLOTS;
@@ -560,10 +562,10 @@ __global__ void __launch_bounds__(THREADS, D == 64 && !stored<T, D>::codes ? 3 :
         split = blockIdx.x % blocks;
         end = split + 1;
     }
-    size_t query = aq_cu_head_index(&p, blockIdx.z, blockIdx.y) + b.first;
     struct kept kept = {NULL, fused ? p.cap : p.splits * AQ_CU_SPLIT_SLOTS};
     if (p.keeps)
-        kept.at = fused ? at.scores : p.scores + query * kept.stride;
+        kept.at =
+            fused ? at.scores : p.scores + aq_cu_query_index(&p, &b, blockIdx.z, 0) * kept.stride;
     if (threadIdx.x < QUERIES) {
         r->joined.max[threadIdx.x] = -INFINITY;
         r->joined.sum[threadIdx.x] = 0;
@@ -576,7 +578,9 @@ __global__ void __launch_bounds__(THREADS, D == 64 && !stored<T, D>::codes ? 3 :
     uint32_t begin = split * AQ_CU_SPLIT_SLOTS;
     struct walk walk = start_walk<T, D>(&p, &b, b.begin > begin ? b.begin : begin,
                                         end * AQ_CU_SPLIT_SLOTS, &pieces);
-    aq_cu_load_queries<C, D, struct query_order<T, D>>(&p.a, b.s, b.head, b.first, &w);
+    aq_cu_load_queries<C, D, struct query_order<T, D>>(
+        &p.a, {b.s->row, b.joint ? b.count / p.a.q_per_kv : b.s->rows, b.len, b.joint}, b.head,
+        b.first, &w);
     if (threadIdx.x < AQ_CU_WARP)
         leave_queries<D>(at.queries, &w);
     __syncthreads();
@@ -599,7 +603,7 @@ __global__ void __launch_bounds__(THREADS, D == 64 && !stored<T, D>::codes ? 3 :
     if (fused)
         finish<T, D>(&p, &b, &at);
     else
-        leave_part<T, D>(&p, &b, &at, query, split - 1);
+        leave_part<T, D>(&p, &b, &at, blockIdx.z, split - 1);
 }
 
 template <enum aq_dtype T>

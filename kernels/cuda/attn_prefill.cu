@@ -77,7 +77,7 @@ AQ_DEVICE_FN void store_rows(const struct aq_attn *a, const struct aq_attn_seq *
         uint32_t n = first + lane / 4 + 8 * r;
         if (n >= queries)
             continue;
-        size_t row = aq_cu_query_row(s, a->q_per_kv, n);
+        size_t row = aq_cu_query_row(s->row, a->q_per_kv, n);
         size_t q_head = static_cast<size_t>(head) * a->q_per_kv + n % a->q_per_kv;
         size_t at = row * a->out_stride + q_head * D + lane % 4 * 2;
         float inverse = 1 / sum; /* one division, not one an element */
@@ -114,7 +114,8 @@ __global__ void __launch_bounds__(THREADS) prefill_tile(struct aq_attn a)
     uint32_t least = first < queries ? aq_cu_visible(len, s->rows, first / a.q_per_kv) : 0;
     uint32_t most = first < queries ? aq_cu_visible(len, s->rows, last / a.q_per_kv) : 0;
     struct aq_cu_lane_rows<D> w;
-    aq_cu_load_queries<C, D, struct aq_cu_in_order>(&a, s, head, first, &w);
+    aq_cu_load_queries<C, D, struct aq_cu_in_order>(&a, {s->row, s->rows, len, false}, head, first,
+                                                    &w);
     uint32_t begin = aq_cu_first(&a, aq_cu_visible(len, s->rows, tile / a.q_per_kv));
     uint32_t b = begin / AQ_HEAD_BLOCK_SLOTS;
     uint32_t blocks = (keys + AQ_HEAD_BLOCK_SLOTS - 1) / AQ_HEAD_BLOCK_SLOTS;

@@ -18,10 +18,16 @@ template <uint32_t D> struct aq_cu_lane_rows {
 };
 
 /* Where query n of a head lies. */
-AQ_DEVICE_FN size_t aq_cu_query_row(const struct aq_attn_seq *s, uint32_t q_per_kv, uint32_t n)
+AQ_DEVICE_FN size_t aq_cu_query_row(uint32_t row, uint32_t q_per_kv, uint32_t n)
 {
-    return s->row + static_cast<size_t>(n / q_per_kv);
+    return row + static_cast<size_t>(n / q_per_kv);
 }
+
+/* Rows of q, and the keys that they see: row i of them [0, len - rows + i], or each [0, len). */
+struct aq_cu_query_rows {
+    uint32_t row, rows, len;
+    bool see_all;
+};
 
 /* Which dimensions a lane has in its k-th pair of a query: in any order that keys are brought in
  * too. */
@@ -49,18 +55,19 @@ template <uint32_t D> AQ_DEVICE_FN void aq_cu_start_rows(struct aq_cu_lane_rows<
 
 /* Queries from `first` on, times scale; zeros, which see nothing, behind the last one. */
 template <enum aq_dtype C, uint32_t D, class ORDER>
-AQ_DEVICE_FN void aq_cu_load_queries(const struct aq_attn *a, const struct aq_attn_seq *s,
+AQ_DEVICE_FN void aq_cu_load_queries(const struct aq_attn *a, struct aq_cu_query_rows s,
                                      uint32_t head, uint32_t first, struct aq_cu_lane_rows<D> *w)
 {
-    uint32_t lane = aq_cu_lane(), queries = s->rows * a->q_per_kv, len = aq_cu_len(s, head);
+    uint32_t lane = aq_cu_lane(), queries = s.rows * a->q_per_kv;
 #pragma unroll
     for (uint32_t r = 0; r < 2; r++) {
         uint32_t n = first + lane / 4 + 8 * r;
         bool there = n < queries;
         uint32_t group = there ? n % a->q_per_kv : 0;
-        const float *q = a->q + (there ? aq_cu_query_row(s, a->q_per_kv, n) * a->q_stride : 0) +
+        const float *q = a->q + (there ? aq_cu_query_row(s.row, a->q_per_kv, n) * a->q_stride : 0) +
                          (static_cast<size_t>(head) * a->q_per_kv + group) * D;
-        w->keys[r] = there ? aq_cu_visible(len, s->rows, n / a->q_per_kv) : 0;
+        uint32_t keys = s.see_all ? s.len : aq_cu_visible(s.len, s.rows, n / a->q_per_kv);
+        w->keys[r] = there ? keys : 0;
         w->first[r] = aq_cu_first(a, w->keys[r]);
 #pragma unroll
         for (uint32_t k = 0; k < D / 8; k++) {

@@ -38,7 +38,7 @@ struct aq_cuda_exec {
  *   kv_append    reach.rows is used
  *   kv_select    at most 512 KV heads
  *   kv_move      a move whose two sides are the same blocks has to be a gather
- *   attn_...     head sizes up to 256; out may be f16 as well; both members of reach are used */
+ *   attn_...     head sizes up to 256; out may be f16 as well; all members of reach are used */
 
 /* Decode attention takes keys in splits of so many slots: a reach rounded up to them is the same
  * launch. */
@@ -55,7 +55,8 @@ size_t aq_cuda_attn_decode_workspace(const struct aq_attn *a);
  *   attn_decode: from 4 query heads of a KV head on likewise, with the same roundings: K and V are
  * read once per 16 query rows of a KV head.  What is remembered of slots comes from those scores,
  * in f32.  Otherwise in f32 over the cache's format; K and V are read once per 4 query rows.  Which
- * of the two does not depend on how many rows a sequence has.
+ * of the two does not depend on how many rows a sequence has.  Either reads splits that sequences
+ * share (seqs' `shared`, and reach) for as many of their query rows at once.
  *   attn_prefill_plain: without tensor cores: every format and head size, the bits of decode where
  * that is without them; K and V are read once per 4 query rows of a KV head.
  *   attn_stats: on tensor cores where attn_prefill is, with its rounding of q and K; exp and sums

@@ -22,6 +22,17 @@ static const struct size {
 static const char *const kinds[] = {"any", "one", "some", "all"};
 enum { ANY, ONE, SOME, ALL };
 
+/* A device takes fixed splits of so many blocks together, a CPU each block. */
+static uint32_t step_blocks(const struct kc *kc)
+{
+    return kc_rows_only(kc) ? 8 : 1;
+}
+
+static size_t dtype_count(const struct kc *kc)
+{
+    return AQ_ARRAY_LEN(kv_dtypes) - (kc_new(kc)->kv_encode ? 0 : 2);
+}
+
 /* Blocks that sequence i may share with the one before it. */
 static uint32_t whole_blocks(const struct kc_attn *t, uint32_t i)
 {
@@ -97,12 +108,14 @@ static void check_shared(struct kc *kc, const struct kc_attn_shape *shape, uint3
     expect_alike(kc, &t, shared);
 }
 
-/* Where the others of a group name a block of NaN in place of all but the last block that they
- * share, nothing changes: blocks are read as the first one names them. */
+/* Where the others of a group name a block of NaN in place of all blocks that they share, but for
+ * the last one, or those behind the last whole split, nothing changes: blocks are read as the first
+ * one names them. */
 static void check_read_once(struct kc *kc, const struct kc_attn_shape *shape)
 {
     struct kc_attn t;
-    uint32_t len = 200, shared = 200 / AQ_HEAD_BLOCK_SLOTS;
+    uint32_t step = step_blocks(kc), len = 200 * (step > 1 ? 3 : 1);
+    uint32_t shared = len / AQ_HEAD_BLOCK_SLOTS, once = (shared - 1) / step * step;
     do {
         kc_release_buffers(kc); /* of draws that were too short: a case has few */
         kc_attn_make(kc, &t, shape);
@@ -119,7 +132,7 @@ static void check_read_once(struct kc *kc, const struct kc_attn_shape *shape)
     for (uint32_t i = 1; i < shape->seqs; i++) {
         uint8_t **block = (uint8_t **)(uintptr_t)t.seq[i].block;
         t.seq[i].shared = shared;
-        for (uint32_t b = 0; b + 1 < shared; b++)
+        for (uint32_t b = 0; b < once; b++)
             block[b] = spoiled;
     }
     run(kc, &t, &o, false, 1);
@@ -129,31 +142,35 @@ static void check_read_once(struct kc *kc, const struct kc_attn_shape *shape)
 
 static void check(struct kc *kc)
 {
-    size_t count = AQ_ARRAY_LEN(kv_dtypes) * AQ_ARRAY_LEN(kinds);
+    size_t count = dtype_count(kc) * AQ_ARRAY_LEN(kinds);
+    bool device = kc_rows_only(kc);
+    uint32_t many = device ? 9 : 32;
     for (size_t n = 0; n < AQ_ARRAY_LEN(sizes) * count; n++) {
         const struct size *size = &sizes[n / count];
-        uint32_t kind = n % AQ_ARRAY_LEN(kinds);
-        struct kc_attn_shape shape = {.seqs = kc_new(kc) == kc_ref(kc) ? 3 : 32,
+        uint32_t kind = n % AQ_ARRAY_LEN(kinds), longest = kind == ALL ? 300 : 150;
+        struct kc_attn_shape shape = {.seqs = kc_new(kc) == kc_ref(kc) ? 3 : many,
                                       .kv_heads = size->kv_heads,
                                       .q_per_kv = size->q_per_kv,
                                       .head_dim = size->head_dim,
                                       .kv_dtype = kv_dtypes[n % count / AQ_ARRAY_LEN(kinds)],
                                       .out_dtype = n % 3 ? AQ_F32 : AQ_BF16,
                                       .rows_max = 1,
-                                      .len_max = kind == ALL ? 300 : 150,
+                                      .len_max = device ? 900 : longest,
                                       .holds_rows = true};
         if (kc_begin(kc, KC_SLOT(attn_decode), "attn_joint_%s_%s_h%ux%u_d%u", kinds[kind],
                      aq_dtype_name(shape.kv_dtype), size->kv_heads, size->q_per_kv, size->head_dim))
             check_shared(kc, &shape, kind);
     }
-    for (size_t i = 0; i < AQ_ARRAY_LEN(kv_dtypes) - 2 && kc_new(kc) != kc_ref(kc); i++) {
+    for (uint32_t i = 0; i < AQ_ARRAY_LEN(kv_dtypes) - 2 && kc_new(kc) != kc_ref(kc); i++) {
+        uint32_t few = i && i % 2 == 0 ? 4 : 1; /* of a device, which takes 4 or 16 queries */
         struct kc_attn_shape shape = {.seqs = 3,
                                       .kv_heads = 4,
-                                      .q_per_kv = 1 + (uint32_t)i,
+                                      .q_per_kv = device ? few : 1 + i,
                                       .head_dim = 64,
                                       .kv_dtype = kv_dtypes[i],
+                                      .out_dtype = device && few > 1 ? AQ_BF16 : AQ_F32,
                                       .rows_max = 1,
-                                      .len_max = 500,
+                                      .len_max = device ? 1000 : 500,
                                       .holds_rows = true};
         if (kc_begin(kc, KC_SLOT(attn_decode), "attn_joint_read_once_%s",
                      aq_dtype_name(kv_dtypes[i])))
