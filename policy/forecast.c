@@ -119,6 +119,8 @@ static void fill_decode(struct aq_kv_work *ret, const struct mean_rows *m)
         struct aq_kv_reads reads = aq_kv_reads_of(&m->plan->shape, residual, read, (uint32_t)held);
         ret->decode_keys = n * reads.keys;
         ret->decode_slots = n * reads.slots;
+    } else if (!m->plan->kinds.kind[m->kind].window) {
+        ret->decode_joint = m->sharing * aq_seats_joint(m->shared, (uint32_t)held);
     }
     if (p->staged && p->tier == AQ_DISK) {
         uint64_t whole = aq_kv_residual_whole(residual, (uint32_t)before);

@@ -168,6 +168,18 @@ void aq_hardware_scale_attention(struct aq_hw_side *side, double decode, double 
     }
 }
 
+/* Query rows that one reading of K and V serves, and what of the rate of f32 products arithmetic
+ * then reaches: with one head of keys for each of queries, or four (kcheck --bench: attn_joint). */
+enum { JOINT_QUERIES = 32 };
+static const double joint_share = 0.5;
+
+/* Bytes of K and V that are not read again, as they are read for several sequences at once. */
+static double spared_bytes(const struct aq_op_cost *cost)
+{
+    uint32_t group = cost->group ? cost->group : 1, members = JOINT_QUERIES / group;
+    return members > 1 ? (double)cost->joint_bytes * (members - 1) / members : 0;
+}
+
 /* Arithmetic and memory time overlap in part; rows that pass between the primitives of an op
  * overlap with nothing. */
 static void need_compute(struct aq_op_need *n, const struct aq_hardware *hw, const struct aq_op *op,
@@ -182,12 +194,17 @@ static void need_compute(struct aq_op_need *n, const struct aq_hardware *hw, con
     double bytes = (double)cost->memory_bytes, row_bytes = (double)cost->row_bytes;
     double memory_rate = on_host ? hw->host_memory_bytes_per_s : hw->device_memory_bytes_per_s;
     struct aq_hw_attention attend = attention_of(side, cost->head_dim, cost->group);
-    double arithmetic = attention ? seconds((double)cost->flops, attend.flops_per_s)
+    double spared = on_host ? spared_bytes(cost) : 0, left = spared > 0 ? 1 - spared / bytes : 1;
+    double joint_rate = joint_share * side->product_flops_per_s[AQ_F32];
+    double joint_s =
+        seconds((1 - left) * (double)cost->flops, joint_rate > 0 ? joint_rate : attend.flops_per_s);
+    double arithmetic = attention ? seconds(left * (double)cost->flops, attend.flops_per_s)
                                   : product_flops_s(side, cost, compute);
+    bytes -= spared;
     double memory = seconds(bytes, attention ? attend.bytes_per_s
                                    : product ? product_bytes_per_s(side, cost->weights)
                                              : side->unpack_bytes_per_s);
-    n->limit = arithmetic >= memory ? AQ_RESOURCE_FLOPS : AQ_RESOURCE_MEMORY;
+    n->limit = arithmetic + joint_s >= memory ? AQ_RESOURCE_FLOPS : AQ_RESOURCE_MEMORY;
     if (attention && !prefill && cost->group > 1 &&
         knows_decode(side->shared[cost->head_dim > AQ_HW_HEAD]))
         arithmetic = 0; /* contained in that rate */
@@ -195,7 +212,7 @@ static void need_compute(struct aq_op_need *n, const struct aq_hardware *hw, con
     if (product)
         n->work_s /= product_share(side, cost->weights, cost->rows);
     n->work_s += (double)cost->heads * (prefill ? attend.prefill_head_s : attend.decode_head_s);
-    n->work_s += seconds(row_bytes, memory_rate);
+    n->work_s += seconds(row_bytes, memory_rate) + joint_s;
     n->threads = on_host ? side->threads : 0;
     if (on_host) {
         n->shared_s[AQ_RESOURCE_CORES] = seconds(n->work_s * n->threads, hw->cores);

@@ -217,6 +217,7 @@ bool aq_op_uses_matrix(enum aq_op_kind kind, const struct aq_step_desc *step, ui
 struct aq_kv_work {
     uint64_t decode_keys;       /* keys attended, summed over decode rows: slots held */
     uint64_t decode_slots;      /* slots read, summed over decode rows: whole head-blocks */
+    uint64_t decode_joint;      /* of these those that a row reads at once with the row in front */
     uint64_t prefill_key_pairs; /* keys attended, summed over prompt rows */
     uint64_t stat_key_pairs;    /* the same in prompts whose keys get scores */
     /* KV that moves: read from and written to disk, loaded to the side that attends, and stored
@@ -248,6 +249,8 @@ struct aq_op_cost {
     uint64_t flops;
     uint64_t short_flops;  /* products: flops, each times the shortness of its K (policy/hw.h) */
     uint64_t memory_bytes; /* weights and KV read or written by the side that computes */
+    uint64_t joint_bytes;  /* decode attention: of these those that a row reads at once with the row
+                              in front */
     uint64_t row_bytes;    /* rows that pass between primitives, read and written */
     uint64_t heads;        /* attention: query heads of all rows */
     uint32_t head_dim;     /* attention: size of a head */

@@ -731,12 +731,41 @@ static void fill_block(struct aq_seats *s)
     }
 }
 
+/* Slots that the sequences at two places in the order have in the same pages. */
+static uint32_t in_common(const struct aq_seats *s, uint32_t a, uint32_t b)
+{
+    uint32_t end = a > b ? a : b, least = UINT32_MAX;
+    for (uint32_t at = (a < b ? a : b) + 1; at <= end && least; at++)
+        least = s->order[at].prefix < least ? s->order[at].prefix : least;
+    return least;
+}
+
+static void find_beside(struct aq_seats *s)
+{
+    uint32_t each = s->opts.plan->shape.micro_batch;
+    const struct aq_seat *before = NULL;
+    for (uint32_t place = 0; place < s->seated; place++)
+        s->seat[s->order[place].seat].place = place;
+    for (uint32_t i = 0; i < s->count; i++) {
+        struct aq_seat *t = &s->seat[i];
+        if (i % each == 0 || part_of(s, i) != part_of(s, i - 1))
+            before = NULL;
+        t->beside = 0;
+        if (!t->taken || !t->rows || t->seen <= t->prompt)
+            continue;
+        if (before)
+            t->beside = in_common(s, before->place, t->place);
+        before = t->rows == 1 ? t : NULL;
+    }
+}
+
 void aq_seats_begin_pass(struct aq_seats *s)
 {
     fill_block(s);
     s->pass++;
     for (uint32_t place = 0; place < s->seated; place++)
         find_brought(s, place);
+    find_beside(s);
 }
 
 /* ---- counts ------------------------------------------------------------------------------ */
@@ -756,10 +785,12 @@ static uint64_t slots_bounded(const struct aq_seat *t, const struct aq_seat_kv *
 }
 
 /* Row by row, as step_kv made them. */
-static void count_decode(const struct aq_seats *s, const struct aq_seat *t,
-                         const struct aq_seat_kv *kv, uint32_t read, struct aq_kv_work *io)
+static void count_decode(const struct aq_seats *s, const struct aq_seat *t, uint32_t kind,
+                         struct aq_kv_work *io)
 {
     const struct aq_plan *plan = s->opts.plan;
+    const struct aq_seat_kv *kv = &t->kv[kind];
+    uint32_t read = aq_plan_kind_policy(plan, kind).read, window = plan->kinds.kind[kind].window;
     struct aq_seat_kv at = *kv;
     at.held = kv->start;
     for (uint32_t row = 0; row < t->rows; row++) {
@@ -770,6 +801,8 @@ static void count_decode(const struct aq_seats *s, const struct aq_seat *t,
         if (at.drops_many) /* they are read and written to close up */
             io->decode_slots += 2ull * aq_kv_limits_cut(&at.limits);
     }
+    bool whole = t->rows == 1 && !window && !aq_kv_read_chooses(read, kv->held);
+    io->decode_joint += whole ? aq_seats_joint(t->beside, kv->held) : 0;
     if (aq_kv_read_chooses(read, kv->held)) /* keys of which bounds are made */
         io->decode_slots += slots_bounded(t, kv, read) / 2;
 }
@@ -783,7 +816,7 @@ static void count_kind(const struct aq_seats *s, uint32_t i, uint32_t kind, stru
     const struct aq_part *part = part_of(s, i);
     struct aq_kv_policy policy = aq_plan_kind_policy(plan, kind);
     if (t->seen > t->prompt) {
-        count_decode(s, t, kv, policy.read, io);
+        count_decode(s, t, kind, io);
     } else {
         uint32_t window = plan->kinds.kind[kind].window;
         io->prefill_key_pairs +=

@@ -72,6 +72,9 @@ struct aq_seat {
                               from what `from` computes in the same pass */
     uint32_t brought, via; /* in the pass, of KV that passes through a stage: the first so many
                               slots lie there in the place of the lower seat `via` */
+    uint32_t place;        /* in the pass: in aq_seats.order, and */
+    uint32_t beside;       /* slots that its row has in pages of the decode row in front of it in
+                              its part: attention reads them for both at once */
     uint32_t rows;         /* in the pass: the prompt's, those of given tokens, one, or 0 */
     uint32_t seen;         /* positions after the pass, kept or not; 0: the prompt is to come */
     uint32_t last;         /* most positions of the sequence */
@@ -205,6 +208,13 @@ void aq_seats_begin_pass(struct aq_seats *s);
 
 /* Adds the work of a seat with rows in the coming pass to the work of its part. */
 void aq_seats_count(const struct aq_seats *s, uint32_t seat, struct aq_part_shape *io);
+
+/* Of slots that a row has in common with the one in front of it, those that both read at once:
+ * none where they are less than a quarter of its keys (aq_attn). */
+static inline uint32_t aq_seats_joint(uint32_t common, uint32_t keys)
+{
+    return 4ull * common >= keys ? common : 0;
+}
 
 /* Keys attended by all rows of a prompt, where each sees the last `window` of them (0: all). */
 uint64_t aq_seats_key_pairs(uint64_t prompt, uint64_t window);

@@ -239,6 +239,26 @@ class Peers(Rig):
             self.assertAlmostEqual(ledger_bytes, found, delta=4 << 20, msg=name)  # buffers are in whole huge pages
 
 
+class Prefixes(Rig):
+    """How long things take decides nothing here: exit status 1 is that they took longer than they should."""
+
+    def said(self, *words):
+        done = subprocess.run([sys.executable, "-B", os.path.join(os.path.dirname(runs.__file__), "prefixes.py"), "--build",
+                               Arguments.build, "--shape", "opt-125m", "--records", "4", "--header", "64", "--own", "8",
+                               "--new", "2", "--rounds", "1", *words], capture_output=True, text=True, check=False)
+        self.assertIn(done.returncode, (0, 1), done.stderr)
+        return done.stdout
+
+    def test_each_of_its_jobs_gives_results_that_sharing_does_not_change(self):
+        self.assertRegex(self.said(), r"\| shared \| .* \| 288 \| 192 \|\n(.*\n)+.*results are equal\.")
+        self.assertRegex(self.said("--samples", "3"), r"\| shared \| .* \| \d+ \| \d+ \|\n(.*\n)+.*results are equal\.")
+        self.assertRegex(self.said("--apart"), r"That takes [\d.]+ x the time .*results are equal\.")
+
+    def test_a_preflight_is_timed_with_and_without(self):
+        self.assertRegex(self.said("--preflight", "50"), r"preflight of 50 records of 72 tokens: [\d.]+ s .*, [\d.]+ s with it: "
+                                                         r"[+-][\d.]+ s per 100,000 records .*; \d+ MB at most")
+
+
 class Ledger(Rig):
     def test_there_are_20_different_runs_and_the_program_takes_them(self):
         jobs = [*ledger.one_memory(), *ledger.three_tiers(), *ledger.families()]

@@ -457,6 +457,30 @@ static void short_sums_take_longer_as_one_by_their_length(void **state)
     expect_near(aq_hardware_shortness(16), aq_hardware_shortness(256));
 }
 
+/* Of 40 bytes that all but one in so many sequences have in common, what is not read again takes
+ * arithmetic instead, at half of what products reach; on a device of its own nothing changes. */
+static void keys_that_rows_share_are_read_once_for_some_of_them(void **state)
+{
+    struct aq_hardware hw = plain_machine();
+    struct aq_op_cost cost = {
+        .rows = 1, .flops = 1000, .memory_bytes = 40, .heads = 1, .head_dim = 64};
+    hw.device_on_host = true;
+    hw.device.attention_bytes_per_s = 4;
+    hw.device.attention_flops_per_s = 1e9;
+    hw.device.product_flops_per_s[AQ_F32] = 2000;
+    hw.device.overlap = 1;
+    expect_near(work_s(&hw, AQ_OP_ATTN_DEVICE, &cost), 10);
+    cost.joint_bytes = 32;
+    expect_near(work_s(&hw, AQ_OP_ATTN_DEVICE, &cost), (40 - 31) / 4.0 + 1000 * 31 / 40.0 / 1000);
+    cost.group = 8; /* four sequences at once */
+    expect_near(work_s(&hw, AQ_OP_ATTN_DEVICE, &cost), (40 - 24) / 4.0 + 1000 * 24 / 40.0 / 1000);
+    cost.group = 17;
+    expect_near(work_s(&hw, AQ_OP_ATTN_DEVICE, &cost), 10);
+    cost.group = 1;
+    hw.device_on_host = false;
+    expect_near(work_s(&hw, AQ_OP_ATTN_DEVICE, &cost), 10);
+}
+
 static void wide_heads_have_rates_of_their_own_and_others_lie_between(void **state)
 {
     struct aq_hardware hw = plain_machine();
@@ -745,6 +769,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(copies_take_cores_and_memory),
     cmocka_unit_test(arithmetic_hides_behind_memory_as_far_as_they_overlap),
     cmocka_unit_test(short_sums_take_longer_as_one_by_their_length),
+    cmocka_unit_test(keys_that_rows_share_are_read_once_for_some_of_them),
     cmocka_unit_test(wide_heads_have_rates_of_their_own_and_others_lie_between),
     cmocka_unit_test(groups_have_rates_of_their_own_and_others_lie_between),
     cmocka_unit_test(attention_is_scaled_with_heads_of_every_size),

@@ -50,6 +50,7 @@ static void compare_parts(struct watched *w, const struct aq_part_shape *got,
         const struct aq_kv_work *a = &got->kv[k], *b = &want->kv[k];
         COMPARE(a, b, decode_keys);
         COMPARE(a, b, decode_slots);
+        COMPARE(a, b, decode_joint);
         COMPARE(a, b, prefill_key_pairs);
         COMPARE(a, b, stat_key_pairs);
         COMPARE(a, b, read_bytes);

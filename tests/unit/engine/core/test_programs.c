@@ -119,7 +119,14 @@ static void say_costs(const struct dump *d, const struct planned *p)
         for (uint32_t i = 0; i < p->program.parts; i++) {
             shape[k].part[i].decode_rows = 1 + i;
             shape[k].part[i].prefill_rows = 2;
-            *shape[k].part[i].kv = (struct aq_kv_work){70 + k, 96, 40, 20, 1, 2, 3, 4};
+            *shape[k].part[i].kv = (struct aq_kv_work){.decode_keys = 70 + k,
+                                                       .decode_slots = 96,
+                                                       .prefill_key_pairs = 40,
+                                                       .stat_key_pairs = 20,
+                                                       .read_bytes = 1,
+                                                       .write_bytes = 2,
+                                                       .load_bytes = 3,
+                                                       .store_bytes = 4};
         }
     }
     aq_program_annotate(cost, &p->program, &p->steps, &p->plan, &p->stream, shape);
