@@ -18,8 +18,8 @@ struct aq_money {
 /* One amount of at most 1e9 in digits with a point, and a currency of letters and signs (UTF-8)
  * before or behind it; false: it is none. */
 bool aq_money_parse(struct aq_money *ret, const char *text);
-/* Another amount of this currency, written likewise: with cents, or of less than one with three
- * digits. */
+/* Another amount of this currency, written likewise, but with a space beside letters: with cents,
+ * or of less than one with three digits. */
 const char *aq_money_text(char text[AQ_MONEY_TEXT_MAX], const struct aq_money *like, double amount);
 /* The amount itself, with up to six decimals. */
 const char *aq_money_exact(char text[AQ_MONEY_TEXT_MAX], const struct aq_money *m);

@@ -129,9 +129,9 @@ def ours(a, shape, batch, folder):
     return r["prefill_tok_s"], r["decode_tok_s"], r["environment"]
 
 
-def their_row(a, shape, batch, prompt, *words):
+def their_row(a, shape, batch, prompt, *words, steps=NEW):
     path = write_gguf(os.path.join(a.cache_dir, shape + ".gguf"), SHAPES[shape])
-    said = runs.text_of([a.peer, "-m", path, "-npp", prompt, "-ntg", NEW, "-npl", batch, "-c", batch * (prompt + NEW),
+    said = runs.text_of([a.peer, "-m", path, "-npp", prompt, "-ntg", steps, "-npl", batch, "-c", batch * (prompt + NEW),
                          "-t", a.threads, "-tb", a.threads, "--output-format", "jsonl", *words,
                          *shlex.split(a.peer_args)], stderr=subprocess.STDOUT, text=True)
     rows = [json.loads(line) for line in said.splitlines() if line.startswith('{"n_kv_max"')]
@@ -177,7 +177,7 @@ def our_job(a, shape, batch, folder):
 
 
 def their_job(a, shape, batch, *words):
-    row = their_row(a, shape, batch, a.shared, "-pps", *words)
+    row = their_row(a, shape, batch, a.shared, "-pps", *words, steps=NEW - 1)  # the prompt gives the first token
     return row["t_pp"] + row["t_tg"]
 
 
@@ -279,12 +279,17 @@ def arguments():
     return p.parse_args()
 
 
+def key_of(a, shape, batch):
+    shared = f", {a.shared} shared" + ", vLLM" * bool(a.vllm) if a.shared else ""
+    return f"{shape}, batch {batch}{shared}"
+
+
 def main():
     a = arguments()
     os.makedirs(a.cache_dir, exist_ok=True)
     kept = runs.Kept(a.output)
     with tempfile.TemporaryDirectory() as folder:
-        rows = [kept.get(f"{shape}, batch {b}", lambda s=shape, b=b: compare(a, s, b, folder))
+        rows = [kept.get(key_of(a, shape, b), lambda s=shape, b=b: compare(a, s, b, folder))
                 for shape in SHAPES if a.only in shape for b in a.batches]
     if not rows:
         sys.exit(f"--only: expected a part of one of {', '.join(SHAPES)}; found '{a.only}'")

@@ -9,7 +9,7 @@ Three jobs in turns: `shared` and `whole` are the same records with --share-pref
 equal; `distinct` has the header in its first record alone, so that it computes the tokens that differ and no more.
 With --samples N instead: one prompt of header + own tokens, N samples (`n`), beside one sample.  With --apart: prompts
 of header + own tokens that share nothing, by default and with --share-prefixes off.  With --preflight N: what finding
-what is shared adds to the preflight of N such records (--dry-run).
+what is shared adds to the preflight of N records that share nothing (--dry-run).
 
 Times are those of the passes (report: total_s), of a preflight the process's.  Must reach: shared at most 1.25 x
 distinct, and at least 5 x faster than whole; apart at most 1.01 x off; a preflight at most 2 s longer per 100,000
@@ -27,7 +27,7 @@ import time
 import runs
 
 MOST, LEAST, APART_MOST = 1.25, 5, 1.01
-PREFLIGHT_S, PREFLIGHT_BYTES = 2, 300e6  # per 100,000 records
+PREFLIGHT_S, PREFLIGHT_BYTES = 2, 300e6  # per 100,000 records, and of them
 
 
 def arguments():

@@ -310,9 +310,10 @@ struct aq_attn_begun {
 struct aq_attn_reach {
     uint32_t rows; /* query rows of a sequence */
     uint32_t len;  /* keys of a head */
-    /* Of aq_attn_decode_fn: blocks of seqs' `shared`, and how many sequences share at least
-     * AQ_CUDA_DECODE_SPLIT slots with the one before them.  Too little is slower alone. */
-    uint32_t shared, sharing;
+    /* Of aq_attn_decode_fn: splits of AQ_CUDA_DECODE_SPLIT slots that neighbours share, and 1 where
+     * they are worth reading for several sequences at once; where not, both are 0.  Bits do not
+     * depend on them. */
+    uint32_t shared, joint;
 };
 
 /* out[row][h*D + d] = sum over keys j of softmax_j(scale * q[row][h] . K[j]) * V[j][d]
@@ -328,9 +329,9 @@ struct aq_attn_reach {
  * -inf.  Parallel over (sequence, KV head[, query tile]).  Decode reads each K and V row once (per
  * 32 query rows of a KV head): 2 * len * head_dim * kv_heads elements, len being the window's where
  * there is one.  Sequences of a row that share leading blocks with their neighbours (seqs'
- * `shared`) may read these once per 32 query rows between them, and then their own blocks singly,
- * as ChunkAttention (arXiv 2402.15220) and Hydragen (arXiv 2402.05099) do.  Unlike there, bits are
- * those of each sequence alone: on a CPU a query's sums go on from one part to the other; on a
+ * `shared`) may read these once per so many query rows between them (on a device 4 or 16), and
+ * then their own blocks singly, as ChunkAttention (arXiv 2402.15220) and Hydragen (arXiv
+ * 2402.05099) do.  Unlike there, bits are those of each sequence alone: on a CPU a query's sums go on from one part to the other; on a
  * device all is taken in fixed splits anyway, of which some are taken for several sequences.
  * Nothing is read jointly with a rule or a window. */
 struct aq_attn {

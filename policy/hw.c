@@ -173,10 +173,14 @@ void aq_hardware_scale_attention(struct aq_hw_side *side, double decode, double 
 enum { JOINT_QUERIES = 32 };
 static const double joint_share = 0.5;
 
-/* Bytes of K and V that are not read again, as they are read for several sequences at once. */
-static double spared_bytes(const struct aq_op_cost *cost)
+/* Bytes of K and V that are not read again, as they are read for several sequences at once: for as
+ * many as one reading serves, but each thread is to have four such tiles. */
+static double spared_bytes(const struct aq_hw_side *side, const struct aq_op_cost *cost)
 {
-    uint32_t group = cost->group ? cost->group : 1, members = JOINT_QUERIES / group;
+    uint32_t group = cost->group ? cost->group : 1;
+    double members = JOINT_QUERIES / group, rows_of_heads = (double)cost->heads / group;
+    if (cost->heads && side->threads > 0)
+        members = fmin(members, floor(rows_of_heads / (4 * side->threads)));
     return members > 1 ? (double)cost->joint_bytes * (members - 1) / members : 0;
 }
 
@@ -194,7 +198,8 @@ static void need_compute(struct aq_op_need *n, const struct aq_hardware *hw, con
     double bytes = (double)cost->memory_bytes, row_bytes = (double)cost->row_bytes;
     double memory_rate = on_host ? hw->host_memory_bytes_per_s : hw->device_memory_bytes_per_s;
     struct aq_hw_attention attend = attention_of(side, cost->head_dim, cost->group);
-    double spared = on_host ? spared_bytes(cost) : 0, left = spared > 0 ? 1 - spared / bytes : 1;
+    double spared = on_host ? spared_bytes(side, cost) : 0,
+           left = spared > 0 ? 1 - spared / bytes : 1;
     double joint_rate = joint_share * side->product_flops_per_s[AQ_F32];
     double joint_s =
         seconds((1 - left) * (double)cost->flops, joint_rate > 0 ? joint_rate : attend.flops_per_s);

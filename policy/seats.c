@@ -502,13 +502,22 @@ static void admit(struct aq_seats *s, uint32_t k)
     }
 }
 
-/* Seats of micro-batch k that decode in the coming pass take pages. */
+static bool decodes(const struct aq_seat *t)
+{
+    return t->taken && t->rows && t->seen > t->prompt;
+}
+
+/* Seats of micro-batch k that decode in the coming pass take pages, part by part. */
 static void bind_steps(struct aq_seats *s, uint32_t k)
 {
-    uint32_t each = s->opts.plan->shape.micro_batch;
-    for (uint32_t i = k * each; i < (k + 1) * each; i++) {
-        if (s->seat[i].taken && s->seat[i].rows && s->seat[i].seen > s->seat[i].prompt)
-            call_bound(s, i);
+    const struct aq_plan *plan = s->opts.plan;
+    for (uint32_t part = 0; part < plan->part_count; part++) {
+        for (uint32_t place = 0; place < s->seated; place++) {
+            uint32_t i = s->order[place].seat;
+            if (i / plan->shape.micro_batch == k && part_of(s, i) == &plan->part[part] &&
+                decodes(&s->seat[i]))
+                call_bound(s, i);
+        }
     }
 }
 
@@ -731,31 +740,21 @@ static void fill_block(struct aq_seats *s)
     }
 }
 
-/* Slots that the sequences at two places in the order have in the same pages. */
-static uint32_t in_common(const struct aq_seats *s, uint32_t a, uint32_t b)
+/* Finds what the row of the seat at this place shares with the one in front of it: two seats share
+ * what all links between their places do. */
+static void find_beside(struct aq_seats *s, uint32_t place)
 {
-    uint32_t end = a > b ? a : b, least = UINT32_MAX;
-    for (uint32_t at = (a < b ? a : b) + 1; at <= end && least; at++)
-        least = s->order[at].prefix < least ? s->order[at].prefix : least;
-    return least;
-}
-
-static void find_beside(struct aq_seats *s)
-{
+    uint32_t i = s->order[place].seat, least = UINT32_MAX;
     uint32_t each = s->opts.plan->shape.micro_batch;
-    const struct aq_seat *before = NULL;
-    for (uint32_t place = 0; place < s->seated; place++)
-        s->seat[s->order[place].seat].place = place;
-    for (uint32_t i = 0; i < s->count; i++) {
-        struct aq_seat *t = &s->seat[i];
-        if (i % each == 0 || part_of(s, i) != part_of(s, i - 1))
-            before = NULL;
-        t->beside = 0;
-        if (!t->taken || !t->rows || t->seen <= t->prompt)
+    struct aq_seat *t = &s->seat[i];
+    t->beside = 0;
+    for (uint32_t at = place; at > 0 && least && decodes(t); at--) {
+        uint32_t j = s->order[at - 1].seat;
+        least = s->order[at].prefix < least ? s->order[at].prefix : least;
+        if (j / each != i / each || part_of(s, j) != part_of(s, i) || !decodes(&s->seat[j]))
             continue;
-        if (before)
-            t->beside = in_common(s, before->place, t->place);
-        before = t->rows == 1 ? t : NULL;
+        t->beside = t->rows == 1 && s->seat[j].rows == 1 ? least : 0;
+        break;
     }
 }
 
@@ -763,9 +762,10 @@ void aq_seats_begin_pass(struct aq_seats *s)
 {
     fill_block(s);
     s->pass++;
-    for (uint32_t place = 0; place < s->seated; place++)
+    for (uint32_t place = 0; place < s->seated; place++) {
         find_brought(s, place);
-    find_beside(s);
+        find_beside(s, place);
+    }
 }
 
 /* ---- counts ------------------------------------------------------------------------------ */
@@ -790,7 +790,9 @@ static void count_decode(const struct aq_seats *s, const struct aq_seat *t, uint
 {
     const struct aq_plan *plan = s->opts.plan;
     const struct aq_seat_kv *kv = &t->kv[kind];
-    uint32_t read = aq_plan_kind_policy(plan, kind).read, window = plan->kinds.kind[kind].window;
+    struct aq_kv_policy policy = aq_plan_kind_policy(plan, kind);
+    uint32_t read = policy.read;
+    bool alone = plan->kinds.kind[kind].window || aq_kv_policy_drops(&policy);
     struct aq_seat_kv at = *kv;
     at.held = kv->start;
     for (uint32_t row = 0; row < t->rows; row++) {
@@ -801,8 +803,8 @@ static void count_decode(const struct aq_seats *s, const struct aq_seat *t, uint
         if (at.drops_many) /* they are read and written to close up */
             io->decode_slots += 2ull * aq_kv_limits_cut(&at.limits);
     }
-    bool whole = t->rows == 1 && !window && !aq_kv_read_chooses(read, kv->held);
-    io->decode_joint += whole ? aq_seats_joint(t->beside, kv->held) : 0;
+    alone = alone || t->rows != 1 || aq_kv_read_chooses(read, kv->held);
+    io->decode_joint += alone ? 0 : aq_seats_joint(t->beside, kv->held);
     if (aq_kv_read_chooses(read, kv->held)) /* keys of which bounds are made */
         io->decode_slots += slots_bounded(t, kv, read) / 2;
 }

@@ -72,9 +72,8 @@ struct aq_seat {
                               from what `from` computes in the same pass */
     uint32_t brought, via; /* in the pass, of KV that passes through a stage: the first so many
                               slots lie there in the place of the lower seat `via` */
-    uint32_t place;        /* in the pass: in aq_seats.order, and */
-    uint32_t beside;       /* slots that its row has in pages of the decode row in front of it in
-                              its part: attention reads them for both at once */
+    uint32_t beside;       /* in the pass: slots that its row has in pages of the decode row in
+                              front of it in its part: attention reads them for both at once */
     uint32_t rows;         /* in the pass: the prompt's, those of given tokens, one, or 0 */
     uint32_t seen;         /* positions after the pass, kept or not; 0: the prompt is to come */
     uint32_t last;         /* most positions of the sequence */
@@ -105,7 +104,9 @@ struct aq_seats_ops {
     bool (*ended)(void *user, uint32_t seat);
     /* What an ended sequence has left in this seat is not needed.  NULL: nothing is ever left. */
     void (*gone)(void *user, uint32_t seat);
-    /* The seat's next key, or its prompt, is in the coming pass.  May be NULL. */
+    /* The seat's next key, or its prompt, is in the coming pass: of a part's seats keys come in
+     * the order of `aq_seats.order`, in which they stand side by side with those that they share
+     * pages with, and before prompts.  May be NULL. */
     void (*bound)(void *user, uint32_t seat);
     /* The seat's prompt, which had pages in layers of this kind as if all of it stayed, has been
      * cut: returns the packed runs that its heads fill in all of them.  NULL: as many as they

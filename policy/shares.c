@@ -211,13 +211,18 @@ static void add_decode_kv(struct model *m, uint32_t kind)
         .head_dim = steps->head_dim,
         .group = steps->heads / steps->kv_heads,
     };
+    struct aq_op_cost joint = attend; /* of the rows of one memory */
+    if (!residual->tokens && !aq_kv_read_chooses(policy.read, (uint32_t)held) && !k_of->window)
+        joint.joint_bytes =
+            (uint64_t)(runs_shared(m, kind) * AQ_HEAD_BLOCK_SLOTS * (double)s->page_bytes /
+                       s->page_slots * (aq_seats_joint(m->shared, (uint32_t)held) > 0));
     double before = full ? held : held - 1;
     double stride = (double)aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
     double whole = aq_kv_residual_whole(residual, (uint32_t)before);
     double brought = runs_shared(m, kind);
     struct demand *of = m->of[DECODE];
     for (int k = K_DEVICE; k <= K_DISK; k++)
-        add(&of[k], m, AQ_OP_ATTN_DEVICE, AQ_LANE_COMPUTE, attend, 1);
+        add(&of[k], m, AQ_OP_ATTN_DEVICE, AQ_LANE_COMPUTE, joint, 1);
     for (int k = K_HOST; k <= K_DISK && m->separate; k++) {
         move(&of[k], m, AQ_OP_H2D,
              (all * ceil(before / AQ_HEAD_BLOCK_SLOTS) - brought) * (double)s->run_bytes);

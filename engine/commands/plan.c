@@ -172,9 +172,9 @@ static json_t *first_machine(const struct aq_options *o)
 {
     static const char sweep[] = "hardware=";
     for (uint32_t i = 0; i < o->sweep.count; i++) {
-        const char *names = o->sweep.item[i] + sizeof(sweep) - 1;
-        if (strncmp(o->sweep.item[i], sweep, sizeof(sweep) - 1) == 0)
-            return json_stringn(names, strcspn(names, ","));
+        const char *item = o->sweep.item[i];
+        if (strncmp(item, sweep, strlen(sweep)) == 0)
+            return json_stringn(item + strlen(sweep), strcspn(item + strlen(sweep), ","));
     }
     return NULL;
 }
@@ -206,6 +206,7 @@ int aq_cmd_plan(const struct aq_options *o, const struct aquifer_hooks *hooks,
     aq_json_put(&options, "hardware", first);
     int rc = aq_options_from_json(&chosen, "plan", options, reterr);
     json_decref(options);
+    rc = rc < 0 ? rc : aq_options_check(chosen, reterr);
     rc = rc < 0 ? rc : plan(chosen, hooks, reterr);
     aq_options_close(chosen);
     return rc;

@@ -420,6 +420,7 @@ static struct aq_attn on_desk(struct aq_compute_cuda *c, const struct aq_attn *a
     struct aq_attn with = *a;
     struct aq_attn_reach *reach = &with.reach;
     struct aq_attn_seq *seq = put(c, a->seq_count * sizeof(*seq), &with.seqs);
+    uint64_t joint = 0, keys = 0; /* slots that are in splits which two share; all */
     *reach = (struct aq_attn_reach){0};
     check(c, a->q);
     check(c, a->out);
@@ -437,10 +438,13 @@ static struct aq_attn on_desk(struct aq_compute_cuda *c, const struct aq_attn *a
             give_blocks_of(c, i, s->block, (uint32_t)aq_div_up(len, AQ_HEAD_BLOCK_SLOTS));
         reach->rows = (uint32_t)aq_max_u64(reach->rows, s->rows);
         reach->len = (uint32_t)aq_max_u64(reach->len, len);
-        reach->sharing += i && s->shared >= SPLIT_BLOCKS;
-        if (i)
-            reach->shared = (uint32_t)aq_max_u64(reach->shared, s->shared);
+        uint32_t splits = i ? s->shared / SPLIT_BLOCKS : 0;
+        reach->shared = (uint32_t)aq_max_u64(reach->shared, splits);
+        joint += (uint64_t)splits * AQ_CUDA_DECODE_SPLIT;
+        keys += len;
     }
+    reach->joint = joint && 4 * joint >= keys;
+    reach->shared = reach->joint ? reach->shared : 0; /* else one launch as another */
     if (reach->rows == 1) /* decoding takes so many keys at a time: more makes no difference */
         reach->len = (uint32_t)aq_align_up(reach->len, AQ_CUDA_DECODE_SPLIT);
     send(c);

@@ -21,7 +21,8 @@ int aq_flight_submit(struct aq_flight *f, struct aq_engine *e, struct aq_request
                      struct aq_err *reterr);
 /* Between two passes: notes how far all records have come (aq_record_know). */
 void aq_flight_know(struct aq_flight *f);
-/* Records that have or take the seats, if those that came first sit first; the others wait. */
+/* Records that have or take the seats, at most: if those that came first sit first, and KV has room
+ * for all seats.  The others wait. */
 uint64_t aq_flight_seated(const struct aq_flight *f, uint64_t seats);
 /* Counts a sequence as ended.  The record that it makes whole leaves the flight and is the caller's
  * to close; NULL: other sequences of the record have not ended. */

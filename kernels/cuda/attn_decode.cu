@@ -567,12 +567,10 @@ struct way {
     bool group;
 };
 
-/* Whether splits are worth reading for several sequences at once: where a quarter of the keys is in
- * such, or more. */
+/* Whether splits are read for several sequences at once. */
 static bool shares(const struct aq_attn *a)
 {
-    return a->reach.sharing && a->reach.rows == 1 && !a->window && !a->rule.victim &&
-           4ull * a->reach.shared * AQ_HEAD_BLOCK_SLOTS >= a->reach.len;
+    return a->reach.joint && a->reach.rows == 1 && !a->window && !a->rule.victim;
 }
 
 static struct way plain_way(const struct aq_attn *a)

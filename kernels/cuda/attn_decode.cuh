@@ -80,7 +80,7 @@ AQ_DEVICE_FN uint32_t aq_cu_begin_split(const struct aq_cu_batch *b)
 /* Whether a sequence takes this split together with the one before it. */
 AQ_DEVICE_FN bool aq_cu_follows(const struct aq_cu_decode *p, uint32_t seq, uint32_t split)
 {
-    if (seq >= p->a.seq_count || seq % p->joint == 0)
+    if (split >= p->a.reach.shared || seq >= p->a.seq_count || seq % p->joint == 0)
         return false;
     const struct aq_attn_seq *s = &p->a.seqs[seq], *before = s - 1;
     return s->shared / AQ_CU_SPLIT_BLOCKS > split && s->rows == 1 && before->rows == 1 &&

@@ -46,9 +46,9 @@ const struct aq_attn *kc_cuda_reached(struct aq_attn *a)
 {
     a->reach = (struct aq_attn_reach){0};
     for (uint32_t i = 0; i < a->seq_count; i++) {
-        uint32_t shared = i ? a->seqs[i].shared : 0;
-        a->reach.shared = (uint32_t)aq_max_u64(a->reach.shared, shared);
-        a->reach.sharing += shared >= AQ_CUDA_DECODE_SPLIT / AQ_HEAD_BLOCK_SLOTS;
+        uint32_t slots = i ? a->seqs[i].shared * AQ_HEAD_BLOCK_SLOTS : 0;
+        a->reach.shared = (uint32_t)aq_max_u64(a->reach.shared, slots / AQ_CUDA_DECODE_SPLIT);
+        a->reach.joint = a->reach.shared > 0;
         a->reach.rows = (uint32_t)aq_max_u64(a->reach.rows, a->seqs[i].rows);
         for (uint32_t h = 0; h < a->kv_heads; h++)
             a->reach.len = (uint32_t)aq_max_u64(a->reach.len, aq_attn_len(&a->seqs[i], h));

@@ -462,8 +462,7 @@ static void short_sums_take_longer_as_one_by_their_length(void **state)
 static void keys_that_rows_share_are_read_once_for_some_of_them(void **state)
 {
     struct aq_hardware hw = plain_machine();
-    struct aq_op_cost cost = {
-        .rows = 1, .flops = 1000, .memory_bytes = 40, .heads = 1, .head_dim = 64};
+    struct aq_op_cost cost = {.rows = 1, .flops = 1000, .memory_bytes = 40, .head_dim = 64};
     hw.device_on_host = true;
     hw.device.attention_bytes_per_s = 4;
     hw.device.attention_flops_per_s = 1e9;
@@ -474,6 +473,12 @@ static void keys_that_rows_share_are_read_once_for_some_of_them(void **state)
     expect_near(work_s(&hw, AQ_OP_ATTN_DEVICE, &cost), (40 - 31) / 4.0 + 1000 * 31 / 40.0 / 1000);
     cost.group = 8; /* four sequences at once */
     expect_near(work_s(&hw, AQ_OP_ATTN_DEVICE, &cost), (40 - 24) / 4.0 + 1000 * 24 / 40.0 / 1000);
+    hw.device.threads = 2;
+    cost.heads = 128; /* of eight rows, so that each thread has four tiles of two */
+    expect_near(work_s(&hw, AQ_OP_ATTN_DEVICE, &cost), (40 - 16) / 4.0 + 1000 * 16 / 40.0 / 1000);
+    hw.device.threads = 3;
+    expect_near(work_s(&hw, AQ_OP_ATTN_DEVICE, &cost), 10);
+    cost.heads = 0;
     cost.group = 17;
     expect_near(work_s(&hw, AQ_OP_ATTN_DEVICE, &cost), 10);
     cost.group = 1;

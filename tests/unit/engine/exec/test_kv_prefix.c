@@ -7,7 +7,7 @@
  *
  * Passes are played in the memory of the pages: rows leave their tokens there, layer by layer in
  * the order in which micro-batches are visited, and all that a sequence reads must be its own
- * tokens still.
+ * tokens still.  Rows of a part that share pages stand side by side.
  *
  * Known to fail it: a page that its first user's end frees; a seat that lends to lower ones, or
  * with --alternate to another micro-batch, in the pass that computes its prompt; pages of a prefix
@@ -47,6 +47,9 @@ struct rig {
     uint64_t *disk;                 /* what was written to each run of the scratch file; 0: none */
     uint64_t moved, brought;        /* runs read and written; runs that another seat brought */
     uint64_t reads;                 /* slots that were read back */
+    uint32_t row[SEQUENCES], rows;  /* of the pass: seats that decode, as they were bound */
+    uint64_t beside, by_seat;       /* slots that rows share with the one in front; if rows were in
+                                       the order of seats */
     uint32_t nearest;               /* pages of the pool that the worst pass to come would leave */
 };
 
@@ -134,6 +137,8 @@ static void bound(void *user, uint32_t seat)
         aq_kv_share(r->kv, seat, t->from, shared / AQ_HEAD_BLOCK_SLOTS);
     for (uint32_t k = 0; k < r->block.plan.kinds.count; k++)
         aq_kv_grow(r->kv, seat, k, aq_seat_kv_runs(&t->kv[k], t->kv[k].most));
+    if (t->seen > t->prompt)
+        r->row[r->rows++] = seat;
 }
 
 static void open_rig(struct rig *r, uint64_t seed, bool share, enum aq_tier tier)
@@ -346,8 +351,43 @@ static void play_pass(struct rig *r)
     }
 }
 
+/* Slots at the beginning that two seats of a part have in the same pages; of others none. */
+static uint32_t in_common(const struct rig *r, uint32_t a, uint32_t b)
+{
+    const struct aq_plan *plan = &r->block.plan;
+    const struct aq_seat *s = &r->seats.seat[a], *t = &r->seats.seat[b];
+    uint8_t *const *x = aq_kv_blocks(r->kv, a, 0), *const *y = aq_kv_blocks(r->kv, b, 0);
+    uint32_t runs = (s->seen < t->seen ? s->seen : t->seen) / 32, n = 0;
+    if (a / plan->shape.micro_batch != b / plan->shape.micro_batch ||
+        aq_seats_part(plan, a) != aq_seats_part(plan, b))
+        return 0;
+    while (n < runs && x[n] == y[n])
+        n++;
+    return 32 * n;
+}
+
+/* What forecasts are told of neighbours is what attention finds. */
+static void check_rows(struct rig *r)
+{
+    uint32_t last = UINT32_MAX;
+    for (uint32_t n = 0; n < r->rows; n++) {
+        const struct aq_seat *t = &r->seats.seat[r->row[n]];
+        bool single = n && t->rows == 1 && r->seats.seat[r->row[n - 1]].rows == 1;
+        assert_int_equal(t->beside, single ? in_common(r, r->row[n], r->row[n - 1]) : 0);
+        r->beside += n ? in_common(r, r->row[n], r->row[n - 1]) : 0;
+    }
+    for (uint32_t i = 0; i < r->seats.count; i++) {
+        const struct aq_seat *t = &r->seats.seat[i];
+        if (!t->taken || !t->rows || t->seen <= t->prompt)
+            continue;
+        r->by_seat += last == UINT32_MAX ? 0 : in_common(r, i, last);
+        last = i;
+    }
+}
+
 static void check_pass(struct rig *r)
 {
+    check_rows(r);
     for (uint32_t i = 0; i < r->seats.count; i++) {
         const struct aq_seat *s = &r->seats.seat[i];
         assert_true(!s->taken || s->seen);
@@ -459,6 +499,7 @@ static void run_on_disk(struct rig *r)
 static void run(struct rig *r)
 {
     for (bool begun = false; r->ended < SEQUENCES; begun = true, r->passes++) {
+        r->rows = 0;
         for (uint32_t k = 0; begun && k < r->block.plan.shape.micro_batches; k++)
             aq_seats_turn(&r->seats, k);
         aq_seats_begin_pass(&r->seats);
@@ -470,7 +511,7 @@ static void run(struct rig *r)
 static void pages_are_shared_by_the_same_tokens_alone(void **state)
 {
     uint64_t shared = 0, with = 0, without = 0, several = 0, reads = 0, full = 0;
-    uint64_t copied = 0, taken = 0;
+    uint64_t copied = 0, taken = 0, beside = 0, by_seat = 0;
     (void)state;
     for (uint64_t seed = 1; seed <= DRAWS; seed++) {
         struct rig r;
@@ -483,6 +524,8 @@ static void pages_are_shared_by_the_same_tokens_alone(void **state)
             reads += r.reads;
             copied += r.copied;
             taken += r.taken;
+            beside += r.beside;
+            by_seat += r.by_seat;
             full += share && r.nearest < r.block.plan.shape.page_count[AQ_HOST] / 20;
             close_rig(&r);
         }
@@ -492,8 +535,11 @@ static void pages_are_shared_by_the_same_tokens_alone(void **state)
                   (unsigned long long)shared, (unsigned long long)reads, (unsigned long long)with,
                   (unsigned long long)without, (unsigned long long)several,
                   (unsigned long long)full);
-    print_message("%llu tokens copied, %llu left by those who ended\n", (unsigned long long)copied,
-                  (unsigned long long)taken);
+    print_message("%llu tokens copied, %llu left by those who ended; rows have %llu slots in "
+                  "common with the one in front, by seats %llu\n",
+                  (unsigned long long)copied, (unsigned long long)taken, (unsigned long long)beside,
+                  (unsigned long long)by_seat);
+    assert_true(2 * beside > 3 * by_seat);
     assert_true(4 * full >= DRAWS);
     assert_true(copied > 100ull * DRAWS && taken > 10ull * DRAWS);
     assert_true(shared > 1000ull * DRAWS);
