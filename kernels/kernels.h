@@ -331,9 +331,9 @@ struct aq_attn_reach {
  * there is one.  Sequences of a row that share leading blocks with their neighbours (seqs'
  * `shared`) may read these once per so many query rows between them (on a device 4 or 16), and
  * then their own blocks singly, as ChunkAttention (arXiv 2402.15220) and Hydragen (arXiv
- * 2402.05099) do.  Unlike there, bits are those of each sequence alone: on a CPU a query's sums go on from one part to the other; on a
- * device all is taken in fixed splits anyway, of which some are taken for several sequences.
- * Nothing is read jointly with a rule or a window. */
+ * 2402.05099) do.  Unlike there, bits are those of each sequence alone: on a CPU a query's sums go
+ * on from one part to the other; on a device all is taken in fixed splits anyway, of which some
+ * are taken for several sequences.  Nothing is read jointly with a rule or a window. */
 struct aq_attn {
     const struct aq_attn_seq *seqs;
     const float *q;
