@@ -488,6 +488,7 @@ static void check_places(const struct rig *r)
 static void run_on_disk(struct rig *r)
 {
     for (bool begun = false; r->ended < SEQUENCES; begun = true, r->passes++) {
+        r->rows = 0;
         for (uint32_t k = 0; begun && k < r->block.plan.shape.micro_batches; k++)
             aq_seats_turn(&r->seats, k);
         aq_seats_begin_pass(&r->seats);
