@@ -379,12 +379,12 @@ static void say_end(const struct aq_job *j, const struct aq_run_view *view)
 {
     double s = view->last_result_s - view->first_pass_s;
     char what[96] = "scored"; /* what is drawn then is nothing that anybody asked for */
-    bool generates = !j->counts.scoring || j->counts.scoring < j->counts.valid;
-    if (generates)
-        snprintf(what, sizeof(what), "%" PRIu64 " tokens generated", view->stats.generated_tokens);
-    if (generates && view->taken_over)
-        snprintf(what, sizeof(what), "%" PRIu64 " tokens generated (and %" PRIu64 " taken over)",
-                 view->stats.generated_tokens, view->taken_over);
+    char more[48] = "";
+    if (view->taken_over)
+        snprintf(more, sizeof(more), " (and %" PRIu64 " taken over)", view->taken_over);
+    if (!j->counts.scoring || j->counts.scoring < j->counts.valid)
+        snprintf(what, sizeof(what), "%" PRIu64 " tokens generated%s", view->stats.generated_tokens,
+                 more);
     aq_job_note(j, AQUIFER_INFO, "done: %" PRIu64 " records (%" PRIu64 " errors), %s in %.1f s%s%s",
                 view->done, view->errors, what, s > 0 ? s : 0, j->output ? ", in " : "",
                 j->output ? j->output : "");

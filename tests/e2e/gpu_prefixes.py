@@ -4,7 +4,9 @@
 keys are attended together, on tensor cores or without them, and results are those of prompts that share nothing.
 
 Environment: AQ_PROGRAM, AQ_CUDA_MODULE."""
-import json, os, random, shutil, subprocess, tempfile, unittest
+import json, random, subprocess, unittest
+
+from gpu_case import GpuCase
 
 HIDDEN, HEADS, VOCAB = 256, 4, 512  # heads of 64, which tensor cores take
 OPT = {"model_type": "opt", "vocab_size": VOCAB, "hidden_size": HIDDEN, "ffn_dim": 64, "num_hidden_layers": 1,
@@ -16,16 +18,7 @@ DEVICE = "weights=100/0/0 kv=100/0/0 hidden=100/0/0 head=device"
 STREAMED = "weights=100/0/0 kv=0/100/0 hidden=100/0/0 head=device"
 
 
-class Prefixes(unittest.TestCase):
-    def setUp(self):
-        self.dir = tempfile.TemporaryDirectory()
-        self.addCleanup(self.dir.cleanup)
-        self.program = shutil.copy(os.environ["AQ_PROGRAM"], self.dir.name)
-        shutil.copy(os.environ["AQ_CUDA_MODULE"], self.path("aquifer_cuda.so"))
-
-    def path(self, name):
-        return os.path.join(self.dir.name, name)
-
+class Prefixes(GpuCase):
     def run_job(self, shape, share, *words):
         """Results in the order of their ids, and the report."""
         with open(self.path("config.json"), "w", encoding="utf-8") as f:

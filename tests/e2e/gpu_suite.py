@@ -3,7 +3,9 @@
 """bench/gpu_suite.py, with the emulated module beside the program: its steps run, once each, and are right.
 
 Environment: AQ_PROGRAM, AQ_CUDA_MODULE."""
-import json, os, shutil, subprocess, sys, tempfile, unittest
+import json, os, subprocess, sys, unittest
+
+from gpu_case import GpuCase
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SUITE = os.path.join(ROOT, "bench", "gpu_suite.py")
@@ -48,13 +50,10 @@ class Bound(unittest.TestCase):
         self.assertAlmostEqual(seconds, (2 * 16 * (512 * layers + head) + attention) / 700e12)
 
 
-class Suite(unittest.TestCase):
+class Suite(GpuCase):
     def setUp(self):
-        self.dir = tempfile.TemporaryDirectory()
-        self.addCleanup(self.dir.cleanup)
-        self.program = shutil.copy(os.environ["AQ_PROGRAM"], self.dir.name)
-        shutil.copy(os.environ["AQ_CUDA_MODULE"], os.path.join(self.dir.name, "aquifer_cuda.so"))
-        self.results = os.path.join(self.dir.name, "results")
+        super().setUp()
+        self.results = self.path("results")
 
     def suite(self, *words):
         return subprocess.run([sys.executable, "-B", SUITE, "--results", self.results, "--program", self.program,
@@ -110,7 +109,7 @@ class Suite(unittest.TestCase):
         self.assertNotRegex(agreement[3], "reached|missed")
 
     def test_what_cannot_run_here_is_skipped(self):
-        p = self.suite("--only", "parity", *(w for o in ("--tests", "--kcheck") for w in (o, os.path.join(self.dir.name, "no-such-program"))))
+        p = self.suite("--only", "parity", *(w for o in ("--tests", "--kcheck") for w in (o, self.path("no-such-program"))))
         self.assertEqual(p.returncode, 0, p.stdout + p.stderr)
         self.assertEqual({s["right"] for s in self.steps()}, {None})
         self.assertIn("no-such-program", self.steps()[0]["found"]["skipped"])
@@ -120,7 +119,7 @@ class Suite(unittest.TestCase):
         self.assertIn("rows/opt-30b/h2o/int4/512+1024", self.suite("--list").stdout)
 
     def test_a_step_that_fails_is_wrong(self):
-        os.remove(os.path.join(self.dir.name, "aquifer_cuda.so"))
+        os.remove(self.module)
         p = self.suite("--only", "tokens", "--seconds", "100")
         self.assertEqual(p.returncode, 1)
         self.assertEqual(self.steps()[0]["found"]["status"], 2)

@@ -4,7 +4,9 @@
 program.  Only that everything is measured, written and read back; how fast the emulation is means nothing.
 
 Environment: AQ_PROGRAM, AQ_CUDA_MODULE, AQ_TEST_DATA."""
-import json, math, os, shutil, subprocess, tempfile, unittest
+import json, math, os, subprocess, unittest
+
+from gpu_case import GpuCase
 
 MODEL = os.path.join(os.environ["AQ_TEST_DATA"], "tiny-opt")
 DEVICE = (["memory_gb_s", "product_memory_gb_s", "attention_tflop_s", "attention_memory_gb_s", "attention_scored_gb_s",
@@ -15,16 +17,7 @@ LINKS = ["h2d_gb_s", "d2h_gb_s", "both_gb_s", "duplex", "start_us", "copy_core_s
          "attention_in_h2d_gb_s"] + [f"{way}_{size}_gb_s" for way in ("h2d", "d2h") for size in ("64kib", "1mib", "16mib")]
 
 
-class ProbeGpu(unittest.TestCase):
-    def setUp(self):
-        self.dir = tempfile.TemporaryDirectory()
-        self.addCleanup(self.dir.cleanup)
-        self.program = shutil.copy(os.environ["AQ_PROGRAM"], self.dir.name)
-        shutil.copy(os.environ["AQ_CUDA_MODULE"], self.path("aquifer_cuda.so"))
-
-    def path(self, name):
-        return os.path.join(self.dir.name, name)
-
+class ProbeGpu(GpuCase):
     def run_program(self, *words, status=0):
         p = subprocess.run([self.program, *words], capture_output=True, text=True, timeout=300)
         self.assertEqual(p.returncode, status, p.stderr)

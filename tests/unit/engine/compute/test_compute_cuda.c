@@ -16,7 +16,7 @@
 
 enum { K = 200, COLUMNS = 230, SECOND = 70, ROWS_MAX = 40 };
 
-/* The module's table, with two launchers that count. */
+/* The module's table, with two launchers that count, and one that does nothing else. */
 static struct {
     struct aq_cuda cuda;
     struct aq_cuda_module module;
@@ -26,7 +26,8 @@ static struct {
     struct aq_device *device;
     void *stream, *event;
     uint32_t by_codes, unpacks;
-    bool fails; /* by_codes does */
+    bool fails;                 /* by_codes does */
+    struct aq_attn_reach reach; /* of the last decode attention */
     __typeof__(aq_emu_blas) *blas;
     __typeof__(aq_emu_counted) *counted;
 } g;
@@ -48,6 +49,13 @@ static int count_unpack(const struct aq_cuda_exec *ex, const struct aq_cuda_unpa
     return g.real->unpack(ex, u);
 }
 
+static int note_reach(const struct aq_cuda_exec *ex, const struct aq_attn *a)
+{
+    (void)ex;
+    g.reach = a->reach;
+    return 0;
+}
+
 static int set_up(void **state)
 {
     uint64_t limits[AQ_TIER_COUNT] = {UINT64_MAX, UINT64_MAX, UINT64_MAX};
@@ -65,6 +73,7 @@ static int set_up(void **state)
     g.kernels = *g.real;
     g.kernels.product_codes = count_codes;
     g.kernels.unpack = count_unpack;
+    g.kernels.attn_decode = note_reach;
     g.module = *g.cuda.module;
     g.module.kernels = &g.kernels;
     g.cuda.module = &g.module;
@@ -537,7 +546,65 @@ static void bits_that_depend_on_neighbours_are_not_called_deterministic(void **s
     g.blas(AQ_EMU_BLAS_RIGHT);
 }
 
+/* What a launch is told of sequences of 1000 keys, of which the last ones share so many blocks with
+ * the one before. */
+static struct aq_attn_reach reach_of(const uint32_t *shared, uint32_t count)
+{
+    enum { SEQS = 4, LEN = 1000, BLOCKS = (LEN + 31) / 32 };
+    struct aq_compute_cuda *c;
+    struct aq_compute_cuda_opts opts = lane_opts(AQ_F16, true);
+    const char *what, *why;
+    uint8_t *block[BLOCKS], zeros[64] = {0};
+    uint32_t len = LEN, op;
+    void *there = put(zeros, sizeof(zeros));
+    struct aq_attn_seq seq[SEQS];
+    for (uint32_t b = 0; b < BLOCKS; b++)
+        block[b] = there;
+    assert_true(count <= SEQS);
+    for (uint32_t i = 0; i < count; i++)
+        seq[i] = (struct aq_attn_seq){
+            .block = block, .len = &len, .row = i, .rows = 1, .shared = shared[i]};
+    assert_int_equal(aq_compute_cuda_open(&c, &opts, NULL), 0);
+    aq_compute_cuda_begin(c, g.stream, AQ_GPU_BUNDLE_DESKS, false);
+    const struct aq_compute *base = aq_compute_cuda_base(c);
+    base->kernels->attn_decode(base->exec, &(struct aq_attn){.seqs = seq,
+                                                             .q = there,
+                                                             .out = there,
+                                                             .seq_count = count,
+                                                             .kv_dtype = AQ_F16,
+                                                             .kv_heads = 1,
+                                                             .q_per_kv = 1,
+                                                             .head_dim = 64});
+    assert_int_equal(aq_compute_cuda_end(c, &op, &what, &why), 0);
+    assert_int_equal(g.module.gpu->record(g.cuda.gpu, g.event, g.stream), 0);
+    assert_int_equal(g.module.gpu->wait(g.cuda.gpu, g.event), 0);
+    aq_compute_cuda_close(c);
+    aq_device_free(g.device, AQ_MEMORY_DEVICE, "test", there, sizeof(zeros));
+    return g.reach;
+}
+
+static void splits_are_read_jointly_where_a_quarter_of_the_keys_is_in_them(void **state)
+{
+    static const struct {
+        uint32_t shared[4], splits, joint;
+    } cases[] = {
+        {{0, 20, 20, 20}, 2, 1}, /* 1536 of 4000 keys */
+        {{0, 20, 20, 0}, 2, 1},  /* 1024 */
+        {{0, 0, 20, 8}, 0, 0},   /* 768 */
+        {{20, 7, 7, 7}, 0, 0},   /* no whole split, and the first one says nothing */
+    };
+    (void)state;
+    for (size_t i = 0; i < AQ_ARRAY_LEN(cases); i++) {
+        struct aq_attn_reach r = reach_of(cases[i].shared, 4);
+        assert_int_equal(r.rows, 1);
+        assert_int_equal(r.len, 1024);
+        assert_int_equal(r.shared, cases[i].splits);
+        assert_int_equal(r.joint, cases[i].joint);
+    }
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(splits_are_read_jointly_where_a_quarter_of_the_keys_is_in_them),
     cmocka_unit_test(few_rows_go_by_codes_unless_bits_are_promised),
     cmocka_unit_test(products_are_set_added_or_multiplied),
     cmocka_unit_test(launches_that_there_is_no_room_for_are_made_behind_the_others),
