@@ -2,6 +2,7 @@
  * engine/machine/hw_file.c - hardware profiles as YAML, read strictly and written for people. */
 #include "engine/machine/hw_keys.h"
 
+#include "base/buf.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/nearest.h"
@@ -317,6 +318,7 @@ static void name_by_file(struct aq_hw_profile *p, const char *path)
     const char *dot = strrchr(file, '.');
     int bytes = (int)(dot && dot > file ? (size_t)(dot - file) : strlen(file));
     snprintf(p->name, sizeof(p->name), "%.*s", bytes, file);
+    p->name[aq_utf8_invalid_at(p->name, strlen(p->name))] = '\0'; /* of a letter that was cut */
 }
 
 int aq_hw_file_parse(struct aq_hw_profile *ret, const char *name, const char *text, size_t bytes,

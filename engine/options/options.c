@@ -369,6 +369,10 @@ static int check_plan(const struct aq_options *o, struct aq_err *reterr)
         "input-format", "prompt-field", "prompt-template", "limit",     "max-tokens",  "n",
         "temperature",  "bos",          "overlong",        "tokenizer", "allow-errors"};
     struct aq_kv_policy kv;
+    if (o->hardware && strcmp(o->hardware, "list") == 0 && o->sweep.count)
+        return aq_error(reterr, -EINVAL,
+                        "--sweep plans machines: expected their names, found 'list', which prints "
+                        "them (--hardware list)");
     if (o->hardware && strcmp(o->hardware, "list") == 0)
         return 0;
     for (size_t i = 0; i < AQ_ARRAY_LEN(of_records); i++) {

@@ -99,9 +99,17 @@ class Machines(Rig):
             money = f'{row["money"]:.2f}' if row["money"] >= 1 else f'{row["money"]:.3g}'
             self.assertIn(f'<td class="n">{money} USD</td>', html)
 
+    def test_a_sweep_over_what_is_no_machine(self):
+        for name in "all", "list":
+            done = self.run_program([PROGRAM, "plan", *JOB, "--sweep", f"hardware={name}"], 1)
+            self.assertEqual(done.stdout, b"")
+            self.assertIn(f"found '{name}'", done.stderr.decode())
+
     def test_a_profile_without_a_name_has_that_of_its_file(self):
         small = self.file("rack 7.v2.yaml", "machine: {cores: 2}\nhost: {memory: 8GiB, memory_gb_s: 20}\n")
         self.assertTrue(self.text("plan", "--hardware", small, *JOB).startswith("opt-350m on rack 7.v2\n"))
+        long = self.file("\u00e9" * 60 + ".yaml", "machine: {cores: 2}\nhost: {memory: 8GiB, memory_gb_s: 20}\n")
+        self.assertEqual(self.plan("--hardware", long, *JOB)["hardware"], "\u00e9" * 47)
 
     def test_what_is_lossy_is_told_beside_its_rate(self):
         here, job = "epyc-zen5-2vcpu", ["--shape", "opt-350m", "--prompt-len", "512", "--gen-len", "32",
