@@ -344,7 +344,7 @@ struct aq_attn {
     float *log_sum_exp;
     const float *k_new, *v_new; /* of aq_kv_append_fn */
     size_t new_stride;
-    struct aq_attn_begun begun; /* of aq_attn_stats_fn on a CPU, for one sequence */
+    struct aq_attn_begun begun; /* of aq_attn_stats_fn, for one sequence */
     uint32_t seq_count;
     enum aq_dtype out_dtype, kv_dtype;
     uint32_t kv_heads, q_per_kv, head_dim;

@@ -149,7 +149,7 @@ void aq_kv_sizes_of(struct aq_kv_sizes *ret, const struct aq_plan *plan, uint32_
 bool aq_kv_keeps_begun(const struct aq_plan *plan)
 {
     const struct aq_kv_policy *kv = &plan->kv;
-    return !plan->separate && kv->prompt.source == AQ_KV_SOURCE_COLUMNS && !kv->prompt.rows &&
+    return kv->prompt.source == AQ_KV_SOURCE_COLUMNS && !kv->prompt.rows &&
            !aq_kv_policy_cross(kv) && !aq_kv_policy_profiled(kv);
 }
 
@@ -185,6 +185,7 @@ void aq_kv_layout_prefill(struct aq_kv_prefill_layout *ret, const struct aq_plan
     ret->count = place(&ret->bytes, 4ull * kv_heads);
     ret->sort = place(&ret->bytes, aq_kv_policy_cross(kv) ? 8ull * ret->stride : 0);
     ret->classes = place(&ret->bytes, aq_kv_policy_profiled(kv) ? ret->stride : 0);
+    ret->kept = place(&ret->bytes, plain * kept / AQ_HEAD_BLOCK_SLOTS);
 }
 
 void aq_kv_layout_tables(struct aq_kv_table_layout *ret, const struct aq_plan *plan,

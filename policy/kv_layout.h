@@ -104,13 +104,15 @@ struct aq_kv_prefill_layout {
     uint64_t count;       /* u32 [kv_heads] */
     uint64_t sort;        /* u32 [2][stride], where heads of all layers share */
     uint64_t classes;     /* u8 [stride] of the prompt's tokens, where each head has a rule */
+    uint64_t kept;        /* runs of the slots that stay, in f16, from 0 on, where they are encoded:
+                             the prompt stays as it is for the next one */
     uint64_t bytes;
 };
 enum { AQ_KV_MOMENT_ROWS = 9 }; /* of room, beside the covariance */
 void aq_kv_layout_prefill(struct aq_kv_prefill_layout *ret, const struct aq_plan *plan,
                           const struct aq_model_steps *m);
-/* Are sums over the queries of a prompt's beginning kept for the next one?  Where the memory of the
- * products is the host's, and all queries of a prompt rank keys. */
+/* Are sums over the queries of a prompt's beginning kept for the next one?  Where all queries of a
+ * prompt rank its keys. */
 bool aq_kv_keeps_begun(const struct aq_plan *plan);
 
 /* Tables of addresses and lengths, in host memory; offsets in bytes, runs from 0 on. */

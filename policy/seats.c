@@ -249,6 +249,18 @@ static bool is_cut(const struct aq_seat *t, uint32_t kind)
     return t->prompt > t->kv[kind].limits.keep_prompt;
 }
 
+/* Is it attended in scratch there? */
+static bool in_scratch(const struct aq_seats *s, const struct aq_seat *t, uint32_t kind)
+{
+    return s->opts.plan->kv.residual.tokens || is_cut(t, kind);
+}
+
+/* Does a sequence in seats of this part own all its slots? */
+static bool owns_all(const struct aq_seats *s, const struct aq_seat *t, const struct aq_part *part)
+{
+    return !drops_none(s, t) || !aq_seats_shares(s->opts.plan, part);
+}
+
 /* Of the prompt's first tokens, those that need not be computed for layers of this kind. */
 static uint32_t copies_most_of(const struct aq_plan *plan, const struct aq_seat *t, uint32_t kind)
 {
@@ -270,7 +282,7 @@ static uint32_t copies_most_of(const struct aq_plan *plan, const struct aq_seat 
 
 uint32_t aq_seats_copies_most(const struct aq_plan *plan, const struct aq_seat *t)
 {
-    uint32_t most = plan->kv.residual.tokens ? 0 : t->prompt - 1;
+    uint32_t most = t->prompt - 1;
     for (uint32_t k = 0; k < plan->kinds.count; k++)
         most = (uint32_t)aq_min_u64(most, copies_most_of(plan, t, k));
     return most;
@@ -314,8 +326,9 @@ bool aq_seats_copies(const struct aq_seats *s, uint32_t from, uint32_t to, const
             return false;
         if (sums_all(s, t, k) && !has_begun(s, from, to, t, k))
             return false;
-        for (uint32_t i = from + 1; i < to && is_cut(of, k); i++) {
-            if (part_of(s, i) == part && is_coming(s, &s->seat[i]) && is_cut(&s->seat[i], k))
+        for (uint32_t i = from + 1; i < to && in_scratch(s, of, k); i++) {
+            const struct aq_seat *other = &s->seat[i];
+            if (part_of(s, i) == part && is_coming(s, other) && in_scratch(s, other, k))
                 return false;
         }
     }
@@ -355,46 +368,49 @@ static uint32_t least_copied(const struct aq_seats *s, uint32_t from, const stru
 /* In steps of how many tokens may the sequence that asks for seat `to` begin as the one in seat
  * `from` does?  0: it may not. */
 static uint32_t unit_of(const struct aq_seats *s, uint32_t from, uint32_t to,
-                        const struct aq_seat *asks, bool drops)
+                        const struct aq_seat *asks, bool owns)
 {
-    if (drops)
-        return aq_seats_copies(s, from, to, asks) ? AQ_ATTN_STATS_ROWS : 0;
-    if (!aq_seats_lends(s, from, to))
+    if (!(owns ? aq_seats_copies(s, from, to, asks) : aq_seats_lends(s, from, to)))
         return 0;
+    if (owns && !drops_none(s, asks))
+        return AQ_ATTN_STATS_ROWS;
+    if (owns)
+        return s->opts.plan->separate ? AQ_HEAD_BLOCK_SLOTS : 1;
     return aq_seats_copies_tail(s, from, to) ? 1 : s->opts.plan->shape.page_slots;
 }
 
-/* Finds what the sequence that asks for seat i need not compute: of a prompt that keeps all keys
- * pages, and what is no whole page; of another whole windows of attention's sums over queries. */
+/* Finds what the sequence that asks for seat i need not compute: of a prompt that shares pages
+ * these, and what is no whole page; of one that drops keys whole windows of attention's sums over
+ * queries; of another any tokens, or where a separate device attends whole head-blocks. */
 static void find_prefix(const struct aq_seats *s, uint32_t i, const struct aq_sitter *who,
                         struct aq_seat *io)
 {
-    bool drops = !drops_none(s, io);
+    bool owns = owns_all(s, io, part_of(s, i));
     uint32_t most = (uint32_t)aq_min_u64(who->shares, io->prompt - 1), found = 0;
-    if (most && drops)
+    if (most && owns)
         most = (uint32_t)aq_min_u64(most, aq_seats_copies_most(s->opts.plan, io));
     if (!most)
         return;
     uint32_t first = first_position(s, io->prompt, io->max_new);
     for (uint32_t from = 0; found < most && from < s->count; from++) {
         const struct aq_seat *t = &s->seat[from];
-        uint32_t unit = unit_of(s, from, i, io, drops);
+        uint32_t unit = unit_of(s, from, i, io, owns);
         if (!unit || first_position(s, t->prompt, t->max_new) != first)
             continue;
         uint32_t n = s->opts.ops->alike(s->opts.user, from, found / unit * unit + unit - 1);
         n = (uint32_t)aq_min_u64(n, most) / unit * unit;
-        if (n > found && n >= (drops ? least_copied(s, from, io) : 0)) {
+        if (n > found && n >= (owns ? least_copied(s, from, io) : 0)) {
             found = n;
             io->from = from;
         }
     }
-    if (s->left >= 0 && !drops && may_take(s, (uint32_t)s->left, part_of(s, i), first)) {
+    if (s->left >= 0 && !owns && may_take(s, (uint32_t)s->left, part_of(s, i), first)) {
         uint32_t n = left_alike(s, (uint32_t)s->left, most, found);
         io->takes = n > 0;
         io->from = n ? (uint32_t)s->left : io->from;
         found = n ? n : found;
     }
-    *(drops ? &io->copied : &io->prefix) = found;
+    *(owns ? &io->copied : &io->prefix) = found;
 }
 
 /* Puts a seat into the order.  What comes behind it shares no more with it than it has from the one

@@ -68,8 +68,8 @@ struct aq_seat {
     uint32_t prefix;       /* of the prompt's tokens, the first so many are those of seat `from`, */
     uint32_t from;         /* and not computed again: whole pages are shared, and the rest is
                               copied as the prompt is attended */
-    uint32_t copied;       /* or, of a sequence that drops keys, the first so many keys are copied
-                              from what `from` computes in the same pass */
+    uint32_t copied;       /* or, of a sequence that owns all its slots, the first so many keys are
+                              copied from what `from` computes in the same pass */
     uint32_t brought, via; /* in the pass, of KV that passes through a stage: the first so many
                               slots lie there in the place of the lower seat `via` */
     uint32_t beside;       /* in the pass: slots that its row has in pages of the decode row in
@@ -161,7 +161,8 @@ struct aq_seat aq_seats_seat(const struct aq_seats *s, const struct aq_sitter *w
 
 /* Do sequences in seats of this part share the pages of what they begin with alike?  Where KV is
  * attended in the memory that products run in, whole: it stays there, or passes through a stage,
- * which it is brought to once for all of a part.  Those that drop keys own all their slots. */
+ * which it is brought to once for all of a part.  In one of KIVI's formats a prompt sees no codes,
+ * which are all that pages have of another.  Those that drop keys own all their slots anywhere. */
 bool aq_seats_shares(const struct aq_plan *plan, const struct aq_part *part);
 /* May a sequence that takes seat `to` begin with pages of the one in seat `from`?  Both seats have
  * their pages in one pool, no key of the one in `from` is ever dropped, and its prompt is computed
@@ -181,13 +182,13 @@ static inline uint32_t aq_seat_shared_slots(const struct aq_plan *plan, const st
     return t->takes ? 0 : t->prefix / plan->shape.page_slots * plan->shape.page_slots;
 }
 
-/* Of a sequence that drops keys, most of its prompt's first tokens that need not be computed: those
- * whose queries rank no key, or of which sums are kept (aq_kv_keeps_begun).  0: what keys are worth
- * follows from all keys together, or from heads of all layers. */
+/* Of a sequence that owns its slots, most of its prompt's first tokens that need not be computed:
+ * those whose queries rank no key, or of which sums are kept (aq_kv_keeps_begun).  0: what keys are
+ * worth follows from all keys together, or from heads of all layers. */
 uint32_t aq_seats_copies_most(const struct aq_plan *plan, const struct aq_seat *t);
 /* May such a sequence, which asks for seat `to` as *t, copy its first keys from seat `from`?  Its
  * prompt is computed in the same op in front, and its keys are then where they have been made: at
- * home, or, of one that is cut, in the scratch of prompts, which none in between uses.  Where all
+ * home, or, of one that is cut or encoded, in the scratch of prompts, which none in between uses.  Where all
  * queries rank keys, their sums lie there, too, of as many queries as the two have in common, which
  * are then no fewer than the one in front copied itself. */
 bool aq_seats_copies(const struct aq_seats *s, uint32_t from, uint32_t to, const struct aq_seat *t);

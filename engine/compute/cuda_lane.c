@@ -478,6 +478,7 @@ static void cuda_attn_stats(struct aq_exec *lane, const struct aq_attn *a)
 {
     struct aq_compute_cuda *c = cuda_of(lane);
     struct aq_attn with = on_desk(c, a);
+    check(c, a->begun.sums);
     LAUNCH(c, attn_stats, &with);
 }
 

@@ -9,7 +9,7 @@
 #include "kernels/cuda/launch.h"
 #include "offload/gpu.h"
 
-enum { AQ_CUDA_MODULE_VERSION = 5 };
+enum { AQ_CUDA_MODULE_VERSION = 6 };
 #define AQ_CUDA_MODULE_SYMBOL "aq_cuda_module"
 
 struct aq_cuda_kernels {

@@ -474,6 +474,7 @@ struct prompt {
     struct aq_attn a;
     struct aq_attn_seq seq;
     struct aq_attn_seq home; /* home of the slots that stay, with their scores and positions */
+    uint8_t *const *kept;    /* the runs of the slots that stay, which are to be encoded */
     uint8_t *scratch;
     uint32_t lends; /* sums of its first so many queries are kept for the next prompt; 0: none */
 };
@@ -584,8 +585,8 @@ static void rank_keys(const struct attend *t, struct prompt *p, uint32_t seat)
                                                   .together = by->together});
 }
 
-/* Moves the slots that stay of a prompt from scratch to their home; with a residual they close up
- * in scratch. */
+/* Moves the slots that stay of a prompt from scratch to their home, or to where they are encoded
+ * from. */
 static void keep(const struct attend *t, struct prompt *p, uint32_t seat)
 {
     struct aq_executor *x = t->x;
@@ -617,6 +618,7 @@ static void keep(const struct attend *t, struct prompt *p, uint32_t seat)
         exec_kv_ragged_table(x, t->op, seat, p->s, &p->home);
     }
     const struct aq_attn_seq *to = is_residual(t) ? &p->seq : &p->home;
+    uint8_t *const *home = is_residual(t) ? x->kept_block : p->home.block;
     struct aq_kv_move gather = {
         .from = {.block = p->seq.block,
                  .block_count = blocks_of(*p->tokens),
@@ -624,7 +626,7 @@ static void keep(const struct attend *t, struct prompt *p, uint32_t seat)
                  .slots = p->seq.slots,
                  .list = list,
                  .list_stride = stride},
-        .to = {.block = to->block,
+        .to = {.block = home,
                .block_count = blocks_of(p->s->held),
                .head_table_step = to->head_table_step,
                .head_offset = to->head_offset,
@@ -633,22 +635,23 @@ static void keep(const struct attend *t, struct prompt *p, uint32_t seat)
         .count_step = 1,
     };
     run_moves(t, &gather, 1);
+    p->kept = home;
     if (l->profiled)
         exec_profile_kept(x, seat, t->layer);
 }
 
-/* Takes the slots of a prompt from scratch to their home: codes, and behind them the residual. */
+/* Takes the slots that stay of a prompt to their home: codes, and behind them the residual. */
 static void encode_prompt(const struct attend *t, const struct prompt *p)
 {
     struct encoding e = {.t = t};
     uint32_t first = p->home.coded * AQ_HEAD_BLOCK_SLOTS, newest = p->s->held - first;
     for (uint32_t run = 0; run < p->home.coded; run++)
-        add_encoding(&e, p->seq.block[run], p->home.block[run]);
+        add_encoding(&e, p->kept[run], p->home.block[run]);
     run_encoding(&e);
     struct aq_kv_side side = {
         .block_count = blocks_of(p->s->held), .head_offset = p->home.plain_offset, .first = first};
     struct aq_kv_move rest = {.from = side, .to = side, .count = &newest};
-    rest.from.block = p->seq.block;
+    rest.from.block = p->kept;
     rest.to.block = p->home.block;
     run_moves(t, &rest, 1);
 }
@@ -676,19 +679,19 @@ static bool is_last(const struct attend *t)
     return layer == t->layer;
 }
 
-/* Copies the first keys of a prompt that drops some, where its table leads, from a prompt that was
- * attended before it in this op: from that one's home, or from the scratch, in which they may lie
- * already. */
+/* Copies the first keys of a prompt that owns all its slots, where its table leads, from a prompt
+ * that was attended before it in this op: from that one's home, or from the scratch, in which they
+ * may lie already. */
 static void copy_prefix(const struct attend *t, uint32_t i, const struct aq_attn_seq *to)
 {
     struct aq_executor *x = t->x;
     const struct aq_seat *s = seat_of(t, i), *from = &x->seats.seat[s->from];
-    bool cut = from->prompt > from->kv[t->kind].limits.keep_prompt;
-    if (!s->copied || (cut && to->block == x->prompt_block))
+    bool scratch = is_residual(t) || from->prompt > from->kv[t->kind].limits.keep_prompt;
+    if (!s->copied || (scratch && to->block == x->prompt_block))
         return;
     struct aq_kv_side side = {.block_count = blocks_of(s->copied), .head_offset = to->head_offset};
     struct aq_kv_move move = {.from = side, .to = side, .count = &s->copied};
-    move.from.block = cut ? x->prompt_block : exec_kv_blocks(x, t->op, s->from);
+    move.from.block = scratch ? x->prompt_block : exec_kv_blocks(x, t->op, s->from);
     move.to.block = to->block;
     move.to.slots = to->slots;
     run_moves(t, &move, 1);
@@ -737,6 +740,7 @@ static void attend_alone(const struct attend *t, uint32_t i)
     }
     if (cut || residual || (s->whole && aq_kv_cross_cuts_layers(&s->limits, *tokens)))
         p.seq.block = x->prompt_block;
+    p.kept = p.seq.block;
     if (cut || s->whole)
         p.seq.slots = (struct aq_attn_slots){0};
     copy_prefix(t, i, &p.seq);

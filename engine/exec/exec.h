@@ -135,6 +135,7 @@ struct aq_executor {
         uint8_t **run;           /* [seats of a micro-batch] */
     } kv_moves[2];
     uint8_t **prompt_block; /* [runs of a prompt] of scratch */
+    uint8_t **kept_block;   /* [runs of a prompt] of scratch: aq_kv_prefill_layout.kept */
     struct aq_kv_prefill_layout prompt_layout;
     size_t transfer_bytes; /* bytes of a seat in a device's KV stage, beside its runs */
     struct exec_list waiting, finished;

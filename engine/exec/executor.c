@@ -57,8 +57,10 @@ static void lay_out_rows(struct row_layout *c, struct aq_executor *x, const stru
     }
     uint32_t runs = (uint32_t)aq_div_up(s->prompt_max, AQ_HEAD_BLOCK_SLOTS);
     uint8_t **prompt_block = lay_out(c, runs * sizeof(*prompt_block));
+    uint8_t **kept_block = lay_out(c, runs * sizeof(*kept_block));
     if (x) {
         x->prompt_block = prompt_block;
+        x->kept_block = kept_block;
         x->seat = seat;
         aq_seats_open(&x->seats,
                       &(struct aq_seats_opts){.steps = x->steps,
@@ -154,8 +156,10 @@ static void find_scratch(struct aq_executor *x)
     uint64_t run_bytes = s->plain_run_bytes ? s->plain_run_bytes : s->run_bytes;
     aq_kv_layout_prefill(&x->prompt_layout, x->plan, x->steps);
     x->transfer_bytes = aq_kv_layout_transfer(x->plan, x->steps->kv_heads);
-    for (uint32_t i = 0; i < runs && x->prompt_layout.bytes; i++)
+    for (uint32_t i = 0; i < runs && x->prompt_layout.bytes; i++) {
         x->prompt_block[i] = exec_slot(x, AQ_SLOT_KV_PREFILL, 0) + i * run_bytes;
+        x->kept_block[i] = x->prompt_block[i] + x->prompt_layout.kept; /* as many as stay */
+    }
 }
 
 /* ---- where weights are ------------------------------------------------------------------- */

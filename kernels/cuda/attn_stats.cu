@@ -7,7 +7,8 @@
  * adds up the queries of its keys by itself.  Queries pass by, 32 rows of one query head at a time,
  * from the first row that can count on; the query heads of a row are taken together in registers.
  * The plain version holds a head-block in shared memory, a lane has a key, and the four warps take
- * every fourth row.  Both sum in an order that depends on the sequence and head only. */
+ * every fourth row.  Both add up the rows of a window of AQ_ATTN_STATS_ROWS, and then windows, in
+ * an order that depends on the sequence and head only; so a call may go on from another's sums. */
 #include "kernels/cuda/attn_tile.cuh"
 
 enum {
@@ -30,6 +31,7 @@ AQ_DEVICE_FN uint32_t band_of(const struct aq_attn *a)
 /* The rows of a sequence that keys first to last can count for: [begin, end). */
 struct rows {
     uint32_t begin, end;
+    uint32_t all; /* the end of the windows that change sums */
 };
 
 AQ_DEVICE_FN struct rows rows_for(const struct aq_attn *a, const struct aq_attn_seq *s,
@@ -40,11 +42,12 @@ AQ_DEVICE_FN struct rows rows_for(const struct aq_attn *a, const struct aq_attn_
     uint32_t band = band_of(a);
     uint64_t end = static_cast<uint64_t>(last) + band + s->rows;
     struct rows r = {a->pairs.rows && a->pairs.rows < s->rows ? s->rows - a->pairs.rows : 0,
-                     s->rows};
+                     s->rows, s->rows};
     if (own > len && own - len > r.begin)
         r.begin = own - len < s->rows ? static_cast<uint32_t>(own - len) : s->rows;
     if (band && end < static_cast<uint64_t>(len) + r.end)
         r.end = end > len ? static_cast<uint32_t>(end - len) : 0;
+    r.all = a->rule.decay == 1 ? r.end : s->rows;
     return r;
 }
 
@@ -74,12 +77,34 @@ AQ_DEVICE_FN float together(const struct aq_attn_rule *rule, float c, float f)
     return rule->group == AQ_ATTN_MAX ? fmaxf(c, f) : c + f;
 }
 
-/* The factor of a row's sum. */
+/* What so many rows leave of the sums in front of them. */
+AQ_DEVICE_FN float decayed(const struct aq_attn *a, uint32_t rows)
+{
+    return a->rule.decay == 1 ? 1 : powf(a->rule.decay, static_cast<float>(rows));
+}
+
+/* The first row of a row's window, and the one behind its last. */
+AQ_DEVICE_FN uint32_t window_of(uint32_t row)
+{
+    return row / AQ_ATTN_STATS_ROWS * AQ_ATTN_STATS_ROWS;
+}
+AQ_DEVICE_FN uint32_t window_end(uint32_t row, uint32_t rows)
+{
+    return aq_cu_min(window_of(row) + AQ_ATTN_STATS_ROWS, rows);
+}
+
+/* The factor of a row in the sum of its window. */
 AQ_DEVICE_FN float row_weight(const struct aq_attn *a, uint32_t rows, uint32_t row)
 {
-    const struct aq_attn_rule *rule = &a->rule;
-    float w = rule->decay == 1 ? 1 : powf(rule->decay, static_cast<float>(rows - 1 - row));
-    return rule->group == AQ_ATTN_MEAN ? w / static_cast<float>(a->q_per_kv) : w;
+    float w = decayed(a, window_end(row, rows) - 1 - row);
+    return a->rule.group == AQ_ATTN_MEAN ? w / static_cast<float>(a->q_per_kv) : w;
+}
+
+/* What a key has got from queries in front of the call's. */
+AQ_DEVICE_FN float begun_sum(const struct aq_attn *a, uint32_t row, uint32_t key)
+{
+    const struct aq_attn_begun *b = &a->begun;
+    return key < b->len ? b->sums[static_cast<size_t>(row) * b->stride + key] : 0;
 }
 
 /* The row of sums of a block: its KV head, and the query heads that count. */
@@ -106,6 +131,8 @@ AQ_DEVICE_FN float log_sum_at(const struct aq_attn *a, const struct aq_attn_seq 
 struct notes {
     float log_sum[TILE_ROWS], weight[TILE_ROWS];
     uint32_t keys[TILE_ROWS]; /* 0 where a row does not count */
+    float
+        kept; /* where a window ends with them, what it leaves of the sums in front of it; else -1 */
 };
 
 /* Eight floats, at once where they are aligned. */
@@ -145,14 +172,24 @@ AQ_DEVICE_FN void stage_queries(const struct aq_attn *a, const struct aq_attn_se
         n->keys[threadIdx.x] = in ? aq_cu_visible(aq_cu_len(s, head), s->rows, i) : 0;
         n->weight[threadIdx.x] = in ? row_weight(a, s->rows, i) : 0;
     }
+    if (threadIdx.x == TILE_ROWS) {
+        uint32_t end = window_end(row, s->rows);
+        n->kept = row + TILE_ROWS < aq_cu_min(end, r.all) ? -1 : decayed(a, end - window_of(row));
+    }
 }
 
 /* The two tiles of 16 keys of a warp. */
 template <uint32_t D> struct lane_keys {
     uint32_t k[2][D / 16][4];
     float c[2][4][4]; /* of the query heads of a row so far */
-    float sum[2][2];
+    float sum[2][2];  /* of the rows of a window */
 };
+
+/* The lane's keys, counted from the warp's first. */
+AQ_DEVICE_FN uint32_t lane_key(uint32_t j)
+{
+    return 16 * (j / 2) + aq_cu_lane() / 4 + j % 2 * 8;
+}
 
 template <enum aq_dtype C, uint32_t D>
 AQ_DEVICE_FN void add_head(const struct aq_attn *a, struct lane_keys<D> *w, const uint4 *queries,
@@ -181,7 +218,7 @@ AQ_DEVICE_FN void add_head(const struct aq_attn *a, struct lane_keys<D> *w, cons
         for (uint32_t j = 0; j < 4; j++) { /* its keys */
             uint32_t m = j / 2, e = j % 2 * 2 + i % 2;
             float f = 0;
-            if (counts(a, keys, key + 16 * m + lane / 4 + j % 2 * 8))
+            if (counts(a, keys, key + lane_key(j)))
                 f = counted(a, x[m][n][e], log_sum, keys);
             w->c[m][n][e] = first ? f : together(&a->rule, w->c[m][n][e], f);
         }
@@ -199,6 +236,22 @@ template <uint32_t D> AQ_DEVICE_FN void add_rows(struct lane_keys<D> *w, const s
             *sum = fmaf(weight, w->c[j / 2][i / 2][j % 2 * 2 + i % 2], *sum);
         }
     }
+}
+
+/* The sums of a window join those in front of it, total[32] of the warp's keys: the lanes of a key
+ * come together. */
+template <uint32_t D> AQ_DEVICE_FN void end_window(struct lane_keys<D> *w, float *total, float kept)
+{
+#pragma unroll
+    for (uint32_t j = 0; j < 4; j++) {
+        float v = w->sum[j / 2][j % 2], *to = &total[lane_key(j)];
+        v += __shfl_xor_sync(AQ_CU_ALL, v, 1);
+        v += __shfl_xor_sync(AQ_CU_ALL, v, 2);
+        if (aq_cu_lane() % 4 == 0)
+            *to = fmaf(*to, kept, v);
+        w->sum[j / 2][j % 2] = 0;
+    }
+    __syncwarp();
 }
 
 /* K of a warp's head-block into its registers; zeros where there is none. */
@@ -225,30 +278,14 @@ AQ_DEVICE_FN void load_keys(const struct aq_attn *a, const struct aq_attn_seq *s
     }
 }
 
-/* The lanes of a key together; key by key. */
-template <uint32_t D>
-AQ_DEVICE_FN void store_sums(const struct aq_attn_seq *s, uint32_t row, uint32_t first,
-                             uint32_t len, const struct lane_keys<D> *w)
-{
-    float *to = s->slots.score + static_cast<size_t>(row) * s->slots.stride;
-#pragma unroll
-    for (uint32_t j = 0; j < 4; j++) {
-        float v = w->sum[j / 2][j % 2];
-        v += __shfl_xor_sync(AQ_CU_ALL, v, 1);
-        v += __shfl_xor_sync(AQ_CU_ALL, v, 2);
-        uint32_t key = first + 16 * (j / 2) + aq_cu_lane() / 4 + j % 2 * 8;
-        if (aq_cu_lane() % 4 == 0 && key < len)
-            to[key] = v;
-    }
-}
-
 /* A grid of (128 keys, rows of sums, sequences). */
 template <enum aq_dtype C, uint32_t D>
-__global__ void __launch_bounds__(THREADS) stats_tile(struct aq_attn p)
+__global__ void __launch_bounds__(THREADS, D == 128 ? 2 : 3) stats_tile(struct aq_attn p)
 {
     constexpr uint32_t tile_units = TILE_ROWS * D / 8;
     AQ_SHARED(uint4, tiles); /* of K, one per warp, then two of queries, with notes behind all */
     struct notes *notes = reinterpret_cast<struct notes *>(tiles + WARPS * tile_units);
+    float *total = reinterpret_cast<float *>(notes + 2) + threadIdx.x / AQ_CU_WARP * AQ_CU_WARP;
     const struct aq_attn *a = &p;
     const struct aq_attn_seq *s = &a->seqs[blockIdx.z];
     const struct sum_row sums = row_of(a, blockIdx.y);
@@ -260,29 +297,34 @@ __global__ void __launch_bounds__(THREADS) stats_tile(struct aq_attn p)
     uint32_t last = aq_cu_min(block_first + WARPS * AQ_HEAD_BLOCK_SLOTS, len) - 1;
     struct lane_keys<D> w;
     load_keys<D>(a, s, head, first, len, tiles + warp * tile_units, &w);
+    total[aq_cu_lane()] = begun_sum(a, sums.row, first + aq_cu_lane());
     struct rows r = rows_for(a, s, len, block_first, last);
     uint32_t heads = sums.heads, q_head = head * a->q_per_kv + sums.g;
     uint32_t row = r.begin / TILE_ROWS * TILE_ROWS, group = 0, turn = 0;
     __syncthreads(); /* all of K is in registers */
-    if (row < r.end)
+    if (row < r.all)
         stage_queries<C, D>(a, s, head, q_head, row, r, tiles, notes);
-    while (row < r.end) {
+    while (row < r.all) {
         uint32_t next_group = group + 1 < heads ? group + 1 : 0;
         uint32_t next_row = next_group ? row : row + TILE_ROWS, other = turn ^ 1;
         __syncthreads(); /* this turn's is there; the other's is done with */
-        if (next_row < r.end)
+        if (next_row < r.all)
             stage_queries<C, D>(a, s, head, q_head + next_group, next_row, r,
                                 tiles + other * tile_units, notes + other);
         if (first < len) {
             add_head<C, D>(a, &w, tiles + turn * tile_units, notes + turn, first, !group);
             if (!next_group)
                 add_rows<D>(&w, notes + turn);
+            if (!next_group && notes[turn].kept >= 0)
+                end_window<D>(&w, total, notes[turn].kept);
         }
         row = next_row;
         group = next_group;
         turn = other;
     }
-    store_sums<D>(s, sums.row, first, len, &w);
+    if (first + aq_cu_lane() < len)
+        s->slots.score[static_cast<size_t>(sums.row) * s->slots.stride + first + aq_cu_lane()] =
+            total[aq_cu_lane()];
 }
 
 /* ---- plain ---- */
@@ -290,7 +332,7 @@ __global__ void __launch_bounds__(THREADS) stats_tile(struct aq_attn p)
 /* A grid of (head-blocks, rows of sums, sequences). */
 __global__ void __launch_bounds__(THREADS) stats_plain(struct aq_attn p)
 {
-    AQ_SHARED(float, keys); /* [32][dim + 1] */
+    AQ_SHARED(float, keys); /* [32][dim + 1], and sums of a window, [THREADS] */
     const struct aq_attn *a = &p;
     const struct aq_attn_seq *s = &a->seqs[blockIdx.z];
     const struct sum_row sums = row_of(a, blockIdx.y);
@@ -306,31 +348,39 @@ __global__ void __launch_bounds__(THREADS) stats_plain(struct aq_attn p)
     __syncthreads();
     struct rows r = rows_for(a, s, len, first, first + slots - 1);
     const float *k = keys + lane * (dim + 1);
-    float sum = 0;
-    for (uint32_t i = r.begin + threadIdx.x / AQ_CU_WARP; i < r.end; i += WARPS) {
-        uint32_t seen = aq_cu_visible(len, s->rows, i);
-        if (lane >= slots || !counts(a, seen, first + lane))
-            continue;
-        float c = 0;
-        for (uint32_t g = 0; g < sums.heads; g++) {
-            size_t q_head = static_cast<size_t>(head) * a->q_per_kv + sums.g + g;
-            const float *q = a->q + (s->row + static_cast<size_t>(i)) * a->q_stride + q_head * dim;
-            float x = 0;
-            for (uint32_t d = 0; d < dim; d++)
-                x = fmaf(q[d] * a->scale, k[d], x);
-            float f = counted(a, x, log_sum_at(a, s, i, static_cast<uint32_t>(q_head)), seen);
-            c = g ? together(&a->rule, c, f) : f;
+    float *part = keys + AQ_HEAD_BLOCK_SLOTS * (dim + 1);
+    float total = lane < slots ? begun_sum(a, sums.row, first + lane) : 0;
+    for (uint32_t window = window_of(r.begin), end; window < r.all; window = end) {
+        end = window_end(window, s->rows);
+        float sum = 0;
+        for (uint32_t i = window + threadIdx.x / AQ_CU_WARP; i < aq_cu_min(end, r.end);
+             i += WARPS) {
+            uint32_t seen = aq_cu_visible(len, s->rows, i);
+            if (i < r.begin || lane >= slots || !counts(a, seen, first + lane))
+                continue;
+            float c = 0;
+            for (uint32_t g = 0; g < sums.heads; g++) {
+                size_t q_head = static_cast<size_t>(head) * a->q_per_kv + sums.g + g;
+                const float *q =
+                    a->q + (s->row + static_cast<size_t>(i)) * a->q_stride + q_head * dim;
+                float x = 0;
+                for (uint32_t d = 0; d < dim; d++)
+                    x = fmaf(q[d] * a->scale, k[d], x);
+                float f = counted(a, x, log_sum_at(a, s, i, static_cast<uint32_t>(q_head)), seen);
+                c = g ? together(&a->rule, c, f) : f;
+            }
+            sum = fmaf(row_weight(a, s->rows, i), c, sum);
         }
-        sum = fmaf(row_weight(a, s->rows, i), c, sum);
+        __syncthreads(); /* the window before has been added up */
+        part[threadIdx.x] = sum;
+        __syncthreads();
+        float added = part[lane];
+        for (uint32_t w = 1; w < WARPS; w++)
+            added += part[w * AQ_CU_WARP + lane];
+        total = fmaf(total, decayed(a, end - window), added);
     }
-    __syncthreads(); /* the keys are done with */
-    keys[threadIdx.x] = sum;
-    __syncthreads();
-    if (threadIdx.x >= slots)
-        return;
-    for (uint32_t w = 1; w < WARPS; w++)
-        sum += keys[w * AQ_CU_WARP + lane];
-    s->slots.score[static_cast<size_t>(sums.row) * s->slots.stride + first + lane] = sum;
+    if (threadIdx.x < slots)
+        s->slots.score[static_cast<size_t>(sums.row) * s->slots.stride + first + lane] = total;
 }
 
 /* ---- launchers ---- */
@@ -339,7 +389,8 @@ template <enum aq_dtype C>
 static int launch(const struct aq_cuda_exec *ex, const struct aq_attn *a, dim3 grid)
 {
     uint32_t dim = a->head_dim;
-    size_t shared = WARPS * TILE_ROWS * dim * sizeof(uint16_t) + 2 * sizeof(struct notes);
+    size_t shared = WARPS * TILE_ROWS * dim * sizeof(uint16_t) + 2 * sizeof(struct notes) +
+                    THREADS * sizeof(float);
     assert(shared <= AQ_CU_SHARED_MAX);
     auto kernel = dim == 64   ? stats_tile<C, 64>
                   : dim == 80 ? stats_tile<C, 80>
@@ -351,7 +402,7 @@ static int launch(const struct aq_cuda_exec *ex, const struct aq_attn *a, dim3 g
 int aq_cuda_attn_stats(const struct aq_cuda_exec *ex, const struct aq_attn *a)
 {
     assert(a->rule.victim && a->log_sum_exp && a->head_dim <= PLAIN_DIM_MAX);
-    assert(a->rule.group != AQ_ATTN_MAX_OF_SUMS);
+    assert(a->rule.group != AQ_ATTN_MAX_OF_SUMS && (!a->begun.len || a->seq_count == 1));
     uint32_t rows = a->kv_heads * (a->rule.group == AQ_ATTN_EACH ? a->q_per_kv : 1);
     assert(rows <= AQ_CU_GRID_YZ_MAX && a->seq_count <= AQ_CU_GRID_YZ_MAX);
     if (!a->seq_count || !a->reach.len)
@@ -361,6 +412,6 @@ int aq_cuda_attn_stats(const struct aq_cuda_exec *ex, const struct aq_attn *a)
     dim3 grid(aq_cu_div_up(a->reach.len, keys), rows, a->seq_count);
     if (tiles)
         return a->kv_dtype == AQ_BF16 ? launch<AQ_BF16>(ex, a, grid) : launch<AQ_F16>(ex, a, grid);
-    size_t floats = aq_max_u64(AQ_HEAD_BLOCK_SLOTS * (a->head_dim + 1), THREADS);
+    size_t floats = AQ_HEAD_BLOCK_SLOTS * (a->head_dim + 1) + THREADS;
     return AQ_LAUNCH(ex, stats_plain, grid, THREADS, floats * sizeof(float), *a);
 }

@@ -286,6 +286,34 @@ static void check_each(struct kc *kc, const struct kc_attn_shape *shape)
     kc_same(kc, &each);
 }
 
+static void run_stats(void *user, struct aq_attn *a)
+{
+    const struct rig *x = user;
+    kc_cuda_done(kc_cuda_kernels()->attn_stats(&x->ex, kc_cuda_reached(a)));
+}
+
+/* The queries of a prompt in several calls against all of them in one. */
+static void check_begun(struct kc *kc, const struct kc_attn_shape *shape)
+{
+    static struct rig x;
+    make_rig(kc, &x, shape, false);
+    struct aq_attn a = call_of(&x, true);
+    struct aq_attn_pairs pairs = {.min_dist = kc_below(kc, 2) * kc_below(kc, 20),
+                                  .band = kc_below(kc, 2) * kc_below(kc, 90)};
+    a.pairs = pairs;
+    kc_cuda_done(kc_cuda_kernels()->attn_prefill(&x.ex, kc_cuda_reached(&a)));
+    run_stats(&x, &a);
+    kc_out_set(&x.score, x.score.ref);
+    a = call_of(&x, false);
+    a.pairs = pairs;
+    a.log_sum_exp = x.log_sum.ref;
+    for (uint32_t h = 0; h < shape->kv_heads; h++)
+        memset((float *)x.score.got + (size_t)h * x.score.stride, 0x77,
+               aq_attn_len(&x.t.seq[0], h) * sizeof(float));
+    kc_attn_stats_in_calls(kc, &a, run_stats, &x);
+    kc_same(kc, &x.score);
+}
+
 /* ---- independence ---- */
 
 /* The last rows of one sequence, computed alone, are the bits that they are among all; so are the
@@ -516,6 +544,17 @@ static void check_dim(struct kc *kc, enum aq_dtype kv, uint32_t dim)
         struct kc_attn_shape shape = shape_of(kc, kv, dim);
         shape.holds_rows = true;
         check_each(kc, &shape);
+    }
+    for (uint32_t draw = 0; draw < 2; draw++) {
+        if (!kc_begin(kc, KC_CUDA_SLOT, "tiles_begun_%s_d%u_%u", name, dim, draw))
+            continue;
+        struct kc_attn_shape shape = shape_of(kc, kv, dim);
+        shape.seqs = 1;
+        shape.ragged = false;
+        shape.holds_rows = true;
+        shape.rows_max = 330;
+        shape.len_max = 400;
+        check_begun(kc, &shape);
     }
     for (uint32_t g = 0; g < KC_ATTN_GROUPS; g++) {
         if (kc_begin(kc, KC_CUDA_SLOT, "tiles_heads_%s_x%u_d%u", name, kc_attn_groups[g], dim)) {

@@ -366,8 +366,12 @@ static void check_stats_each(struct kc *kc, const struct kc_attn_shape *shape, u
     kc_same(kc, &each);
 }
 
-/* The queries of a prompt in several calls, each of which goes on from the sums of those before it,
- * against all of them in one. */
+static void run_stats(void *user, struct aq_attn *a)
+{
+    kc_new(user)->attn_stats(kc_exec(user, 2), a);
+}
+
+/* The queries of a prompt in several calls against all of them in one. */
 static void check_stats_begun(struct kc *kc, const struct kc_attn_shape *shape)
 {
     static struct scored x;
@@ -383,19 +387,7 @@ static void check_stats_begun(struct kc *kc, const struct kc_attn_shape *shape)
     start_scores(&x, false);
     a = call_of(&x, 0, 1, false);
     a.pairs = pairs;
-    const struct aq_attn_seq whole = x.t.seq[0];
-    for (uint32_t first = 0, len, end; first < whole.rows; first = end) {
-        end = first + AQ_ATTN_STATS_ROWS * (1 + kc_below(kc, 2));
-        end = (uint32_t)aq_min_u64(end, whole.rows);
-        len = *whole.len - (whole.rows - end);
-        struct aq_attn_seq some = whole;
-        some.row += first;
-        some.rows = end - first;
-        some.len = &len;
-        a.seqs = &some;
-        k->attn_stats(kc_exec(kc, 2), &a);
-        a.begun = (struct aq_attn_begun){whole.slots.score, whole.slots.stride, len};
-    }
+    kc_attn_stats_in_calls(kc, &a, run_stats, kc);
     kc_same(kc, &x.score);
 }
 
@@ -607,8 +599,7 @@ static void check(struct kc *kc)
     }
     check_heads(kc);
     check_each(kc);
-    if (!kc_rows_only(kc)) /* a GPU, whose prompts are computed whole */
-        check_begun(kc);
+    check_begun(kc);
     check_long(kc);
 }
 

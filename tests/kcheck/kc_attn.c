@@ -290,6 +290,26 @@ static inline double size_of(const uint8_t *block, enum aq_dtype dtype, uint32_t
 }
 
 /* One loop a dtype, in which the compiler knows it. */
+void kc_attn_stats_in_calls(struct kc *kc, const struct aq_attn *whole, kc_attn_stats_fn *stats,
+                            void *user)
+{
+    const struct aq_attn_seq *all = whole->seqs;
+    struct aq_attn a = *whole;
+    a.seq_count = 1;
+    for (uint32_t first = 0, len, end; first < all->rows; first = end) {
+        end = first + AQ_ATTN_STATS_ROWS * (1 + kc_below(kc, 2));
+        end = (uint32_t)aq_min_u64(end, all->rows);
+        len = *all->len - (all->rows - end);
+        struct aq_attn_seq some = *all;
+        some.row += first;
+        some.rows = end - first;
+        some.len = &len;
+        a.seqs = &some;
+        stats(user, &a);
+        a.begun = (struct aq_attn_begun){all->slots.score, all->slots.stride, len};
+    }
+}
+
 void kc_attn_sizes_of(double *to, const uint8_t *block, enum aq_dtype dtype, uint32_t dim,
                       uint32_t row)
 {

@@ -49,6 +49,12 @@ bool kc_attn_rounds(const struct kc *kc, const struct kc_attn *t);
 /* The sequences with q, K and V rounded so, for the reference: scale becomes 1, KV f32. */
 void kc_attn_round(struct kc *kc, struct kc_attn *ret, const struct kc_attn *t);
 
+/* The column sums of a sequence, of whole.seqs[0], in several calls of which each goes on from the
+ * sums of those before it. */
+typedef void kc_attn_stats_fn(void *user, struct aq_attn *a);
+void kc_attn_stats_in_calls(struct kc *kc, const struct aq_attn *whole, kc_attn_stats_fn *stats,
+                            void *user);
+
 /* How large the terms of the elements of a block's row in this format are. */
 void kc_attn_sizes_of(double *to, const uint8_t *block, enum aq_dtype dtype, uint32_t dim,
                       uint32_t row);

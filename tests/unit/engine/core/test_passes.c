@@ -159,17 +159,27 @@ static int tear_down(void **state)
 }
 
 /* Nothing keeps sequences from sharing: all keys stay, in the memory that products run in, or where
- * they come from to be attended there: the disk, or the other side of a link. */
+ * they come from to be attended there: the disk, or the other side of a link.  Or they copy what
+ * they do not compute, since some drop keys, or keys are KIVI's codes, or a host attends beside a
+ * device. */
 static void share_all(struct drawn *d, uint64_t number)
 {
-    uint64_t how = number / 4 % 4;
-    if (how == 3) /* some drop keys, and copy what they do not compute */
+    uint64_t how = number / 4 % 6;
+    if (how == 3)
         return;
     d->opts.kv = (struct aq_kv_policy){0};
     d->opts.kv_format = AQ_F16;
     d->opts.attention = (struct aq_attention_choice){.given = how > 0, .side = AQ_ATTEND_DEVICE};
     d->opts.share_prefixes = true;
-    if (how < 2)
+    if (how == 4) {
+        d->opts.kv_format = number % 8 < 4 ? AQ_KIVI4 : AQ_KIVI2;
+        d->opts.kv.residual = (struct aq_kv_residual){.tokens = 32};
+        d->opts.host_products = (struct aq_host_products_choice){0};
+        d->opts.emulate_link = (struct aq_link_choice){0};
+    }
+    if (how == 5)
+        d->opts.attention.side = AQ_ATTEND_HOST;
+    if (how < 2 || how == 4)
         d->opts.emulate_device = 0;
     if (how == 0)
         d->opts.placement = (struct aq_placement_choice){0};
