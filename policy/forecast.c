@@ -24,6 +24,25 @@ void aq_forecast_mean(struct aq_forecast_work *w, const struct aq_block_inputs *
     w->shared = known ? (double)in->shared_sum / count : 0;
 }
 
+uint32_t aq_forecast_copied(const struct aq_forecast_work *w, const struct aq_kv_kinds *kinds,
+                            const struct aq_kv_policy *user)
+{
+    uint32_t prompt = (uint32_t)aq_max_u64(1, (uint64_t)llround(w->prompt));
+    uint32_t max_new = (uint32_t)fmax(0, w->total - prompt), most = prompt - 1;
+    bool any = false;
+    for (uint32_t k = 0; k < kinds->count; k++) {
+        struct aq_kv_policy policy = aq_kv_kind_policy(&kinds->kind[k], user);
+        struct aq_kv_limits l;
+        aq_kv_kind_limits(&l, kinds, k, user, prompt, max_new);
+        bool drops = aq_kv_limits_drop(&l, prompt, max_new);
+        uint32_t of = aq_kv_policy_copies_most(&policy, &l, prompt, drops);
+        most = of < most ? of : most;
+        any |= drops;
+    }
+    /* In steps of 32; of those of 64 that dropping takes half of these are none. */
+    return (uint32_t)fmax(0, fmin(w->shared - (any ? AQ_HEAD_BLOCK_SLOTS / 2 : 0), most));
+}
+
 void aq_forecast_held_of(struct aq_forecast_held ret[AQ_KV_KINDS_MAX],
                          const struct aq_kv_kinds *kinds, const struct aq_kv_policy *user,
                          const struct aq_length *length, uint32_t seen)
@@ -33,6 +52,7 @@ void aq_forecast_held_of(struct aq_forecast_held ret[AQ_KV_KINDS_MAX],
         struct aq_kv_policy policy = aq_kv_kind_policy(&kinds->kind[k], user);
         aq_kv_kind_limits(&l, kinds, k, user, length->prompt, length->max_new);
         ret[k].stat_pairs = aq_kv_policy_stat_pairs(&policy, &l, length->prompt);
+        ret[k].sums_all = aq_kv_policy_sums_all(&policy, &l, length->prompt);
         ret[k].slots = aq_kv_limits_held(&l, length->prompt, seen);
         ret[k].drops = aq_kv_limits_drop(&l, length->prompt, length->max_new);
         ret[k].full = ret[k].drops && ret[k].slots == l.slots && !l.bulk;
@@ -51,7 +71,8 @@ struct mean_rows {
     const struct aq_plan *plan;
     const struct aq_part *part;
     uint32_t kind, seats, prompt;
-    uint32_t shared, sharing; /* tokens that so many of the seats do not compute */
+    uint32_t shared, sharing; /* tokens that so many of the seats do not compute, */
+    bool copied;              /* and own all the same */
     struct aq_forecast_held held;
     struct aq_kv_sizes z;
 };
@@ -63,10 +84,11 @@ static void fill_prefill(struct aq_kv_work *ret, const struct mean_rows *m)
     struct aq_kv_policy policy = aq_plan_kind_policy(m->plan, m->kind);
     bool scored = m->held.drops && aq_kv_policy_scores(&policy);
     uint64_t window = m->plan->kinds.kind[m->kind].window;
-    uint64_t not_made = (uint64_t)m->sharing * (m->shared / AQ_HEAD_BLOCK_SLOTS);
-    ret->prefill_key_pairs = n * aq_seats_key_pairs(m->prompt, window) -
-                             m->sharing * aq_seats_key_pairs(m->shared, window);
+    uint64_t not_made = m->copied ? 0 : (uint64_t)m->sharing * (m->shared / AQ_HEAD_BLOCK_SLOTS);
+    uint64_t known = m->sharing * aq_seats_key_pairs(m->shared, window);
+    ret->prefill_key_pairs = n * aq_seats_key_pairs(m->prompt, window) - known;
     ret->stat_key_pairs = m->held.drops ? n * m->held.stat_pairs : 0;
+    ret->stat_key_pairs -= m->held.drops && m->held.sums_all ? known : 0;
     if (p->staged && p->tier == AQ_DISK)
         ret->write_bytes =
             (n * aq_kv_residual_whole(&m->plan->kv.residual, m->held.slots) - not_made) *
@@ -139,6 +161,16 @@ static void fill_decode(struct aq_kv_work *ret, const struct mean_rows *m)
         fill_drop(ret, m);
 }
 
+/* Do sequences of a part own all their slots? */
+static bool owns_all(const struct aq_plan *plan, const struct aq_part *part,
+                     const struct aq_forecast_rows *rows)
+{
+    bool drops = false;
+    for (uint32_t k = 0; k < plan->kinds.count; k++)
+        drops |= rows->held[k].drops;
+    return drops || !aq_seats_shares(plan, part);
+}
+
 void aq_forecast_shape(struct aq_pass_shape *ret, const struct aq_model_steps *steps,
                        const struct aq_plan *plan, const struct aq_forecast_rows *rows)
 {
@@ -151,9 +183,10 @@ void aq_forecast_shape(struct aq_pass_shape *ret, const struct aq_model_steps *s
         uint32_t taken = rows->seats > p->first ? rows->seats - p->first : 0;
         struct mean_rows m = {.plan = plan, .part = p, .prompt = rows->prompt};
         m.seats = taken < p->count ? taken : p->count;
-        m.shared = rows->shared;
-        m.sharing = m.seats - ((rows->leads || !rows->prompt) && m.seats);
-        to->prefill_rows = rows->prompt ? m.seats * rows->prompt - m.sharing * rows->shared : 0;
+        m.copied = owns_all(plan, p, rows);
+        m.shared = m.copied ? rows->prompt ? rows->copied : 0 : rows->shared;
+        m.sharing = m.seats - ((rows->leads || m.copied || !rows->prompt) && m.seats);
+        to->prefill_rows = rows->prompt ? m.seats * rows->prompt - m.sharing * m.shared : 0;
         to->decode_rows = rows->prompt ? 0 : m.seats;
         ret->prefill_rows += to->prefill_rows;
         ret->decode_rows += to->decode_rows;
@@ -181,7 +214,9 @@ struct maker {
     const struct aq_hardware *hw;
     struct aq_pass_shape *shape; /* [micro_batches] */
     struct aq_op_cost *cost;     /* [PREFILL_PASSES][op_count] */
-    struct aq_length mean;       /* of the sequences; shared: of whole pages, where all may share */
+    struct aq_length mean;       /* of the sequences; shared: of whole pages */
+    uint32_t copied;             /* and what is not computed of those who own their slots: */
+    bool owned;                  /* in some part they do */
     struct aq_forecast_held held[AQ_KV_KINDS_MAX];
     bool timeline; /* keep every op's start and end */
 };
@@ -233,15 +268,17 @@ static int forecast_prefill(struct aq_forecast *f, struct maker *m, struct aq_er
 {
     const struct aq_plan *plan = &m->block->plan;
     uint32_t ops = m->block->program.op_count, shared = m->mean.shared;
-    struct aq_forecast_rows rows = {.prompt = m->mean.prompt, .shared = shared, .held = m->held};
+    struct aq_forecast_rows rows = {
+        .prompt = m->mean.prompt, .shared = shared, .copied = m->copied, .held = m->held};
+    uint32_t spared = m->owned ? m->copied : shared;
     uint64_t tokens = plan->shape.prompt_tokens, n = seated(plan, m->work, 0);
     uint64_t seats = (uint64_t)plan->shape.micro_batch * plan->shape.micro_batches;
     /* The mean has the first prompt of all in it; of a later block one more is computed whole. */
     bool leads = shared && (!m->work->sequences || m->work->sequences > seats);
-    uint64_t each = aq_max_u64(1, tokens / (rows.prompt - shared));
-    uint64_t first = !leads                 ? each
-                     : tokens > rows.prompt ? 1 + (tokens - rows.prompt) / (rows.prompt - shared)
-                                            : 1;
+    uint64_t each = aq_max_u64(1, tokens / (rows.prompt - spared));
+    uint64_t led = tokens > rows.prompt ? 1 + (tokens - rows.prompt) / (rows.prompt - spared) : 1;
+    uint64_t first = leads || m->owned ? led : each;
+    each = m->owned ? led : each; /* what is not kept is computed in each pass */
     aq_forecast_held_of(m->held, &plan->kinds, &plan->kv, &m->mean, m->mean.prompt);
     uint64_t all = 1 + (n > first ? aq_div_up(n - first, each) : 0);
     uint32_t played = (uint32_t)aq_min_u64(all, PREFILL_PASSES);
@@ -297,7 +334,9 @@ static void add_up(struct aq_forecast *f, const struct maker *m)
     for (uint32_t k = 0; k < s->micro_batches; k++)
         seats += seated(&m->block->plan, w, k);
     f->prompts = seats;
-    f->prompt_tokens = seats * w->prompt - seats * m->mean.shared;
+    f->prompt_tokens = seats * w->prompt - seats * (m->owned ? m->copied : m->mean.shared);
+    if (m->owned) /* those who compute it for others */
+        f->prompt_tokens += m->copied * fmin(seats, (double)f->prefill_passes * s->micro_batches);
     f->tokens = seats * generated;
     f->block_s = f->prefill_s + fmax(0, generated - 1) * f->decode_pass_s;
     f->gen_tok_s = f->block_s > 0 ? f->tokens / f->block_s : 0;
@@ -307,25 +346,19 @@ static void add_up(struct aq_forecast *f, const struct maker *m)
     f->all_decode_s = f->blocks * (f->block_s - f->prefill_s);
 }
 
-/* What a mean sequence does not compute; 0 unless all parts of the plan share.  Pages that steps do
- * not fill are lost, less than one of each. */
-static uint32_t mean_shared(const struct maker *m)
+/* What a mean sequence does not compute, where sequences share pages or where they own all their
+ * slots.  Pages that steps do not fill are lost, less than one of each. */
+static void find_shared(struct maker *m)
 {
     const struct aq_plan *plan = &m->block->plan;
     struct aq_forecast_held held[AQ_KV_KINDS_MAX];
     double lost = plan->shape.page_slots - AQ_HEAD_BLOCK_SLOTS, shared = m->work->shared - lost;
-    if (shared <= 0)
-        return 0;
-    for (uint32_t i = 0; i < plan->part_count; i++) {
-        if (!aq_seats_shares(plan, &plan->part[i]))
-            return 0;
-    }
+    struct aq_forecast_rows rows = {.held = held};
     aq_forecast_held_of(held, &plan->kinds, &plan->kv, &m->mean, m->mean.prompt);
-    for (uint32_t k = 0; k < plan->kinds.count; k++) {
-        if (held[k].drops)
-            return 0;
-    }
-    return (uint32_t)fmin(shared, m->mean.prompt - 1);
+    for (uint32_t i = 0; i < plan->part_count; i++)
+        m->owned |= owns_all(plan, &plan->part[i], &rows);
+    m->copied = aq_forecast_copied(m->work, &plan->kinds, &plan->kv);
+    m->mean.shared = (uint32_t)fmax(0, fmin(shared, m->mean.prompt - 1));
 }
 
 static void maker_close(struct maker *m)
@@ -342,7 +375,7 @@ static int maker_open(struct maker *ret, const struct aq_block *block,
     uint32_t ops = block->program.op_count;
     m.mean.prompt = (uint32_t)aq_max_u64(1, (uint64_t)llround(work->prompt));
     m.mean.max_new = (uint32_t)fmax(0, work->total - m.mean.prompt);
-    m.mean.shared = mean_shared(&m);
+    find_shared(&m);
     m.shape = aq_pass_shapes_new(&block->plan);
     m.cost = calloc((size_t)PREFILL_PASSES * ops + 1, sizeof(*m.cost));
     if (!m.shape || !m.cost) {

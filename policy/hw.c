@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "policy/hw.h"
 
+#include "base/kv_block.h"
+
 #include <assert.h>
 #include <math.h>
 
@@ -168,9 +170,8 @@ void aq_hardware_scale_attention(struct aq_hw_side *side, double decode, double 
     }
 }
 
-/* Query rows that one reading of K and V serves, and what of the rate of f32 products arithmetic
- * then reaches: with one head of keys for each of queries, or four (kcheck --bench: attn_joint). */
-enum { JOINT_QUERIES = 32 };
+/* What of the rate of f32 products arithmetic reaches where one reading of K and V serves many
+ * query rows: with one head of keys for each of queries, or four (kcheck --bench: attn_joint). */
 static const double joint_share = 0.5;
 
 /* Bytes of K and V that are not read again, as they are read for several sequences at once: for as
@@ -178,7 +179,7 @@ static const double joint_share = 0.5;
 static double spared_bytes(const struct aq_hw_side *side, const struct aq_op_cost *cost)
 {
     uint32_t group = cost->group ? cost->group : 1;
-    double members = JOINT_QUERIES / group, rows_of_heads = (double)cost->heads / group;
+    double members = AQ_ATTN_DECODE_QUERIES / group, rows_of_heads = (double)cost->heads / group;
     if (cost->heads && side->threads > 0)
         members = fmin(members, floor(rows_of_heads / (4 * side->threads)));
     return members > 1 ? (double)cost->joint_bytes * (members - 1) / members : 0;

@@ -146,13 +146,6 @@ void aq_kv_sizes_of(struct aq_kv_sizes *ret, const struct aq_plan *plan, uint32_
     };
 }
 
-bool aq_kv_keeps_begun(const struct aq_plan *plan)
-{
-    const struct aq_kv_policy *kv = &plan->kv;
-    return kv->prompt.source == AQ_KV_SOURCE_COLUMNS && !kv->prompt.rows &&
-           !aq_kv_policy_cross(kv) && !aq_kv_policy_profiled(kv);
-}
-
 void aq_kv_layout_prefill(struct aq_kv_prefill_layout *ret, const struct aq_plan *plan,
                           const struct aq_model_steps *m)
 {
@@ -177,7 +170,7 @@ void aq_kv_layout_prefill(struct aq_kv_prefill_layout *ret, const struct aq_plan
     ret->log_sum_exp = place(&ret->bytes, columns ? 4ull * prompt * heads : 0);
     bool sums = aq_kv_policy_values(kv) || aq_kv_policy_profiled(kv) || expected;
     ret->sums = place(&ret->bytes, sums ? 4ull * rows * ret->stride : 0);
-    ret->begun = place(&ret->bytes, aq_kv_keeps_begun(plan) ? 4ull * rows * ret->stride : 0);
+    ret->begun = place(&ret->bytes, aq_kv_policy_keeps_begun(kv) ? 4ull * rows * ret->stride : 0);
     uint64_t numbers = m->head_dim * (1 + (uint64_t)heads * (m->head_dim + AQ_KV_MOMENT_ROWS));
     ret->moments = place(&ret->bytes, expected ? 4 * numbers : 0);
     ret->value = place(&ret->bytes, by_position ? 0 : 4ull * kv_heads * ret->stride);

@@ -111,9 +111,6 @@ struct aq_kv_prefill_layout {
 enum { AQ_KV_MOMENT_ROWS = 9 }; /* of room, beside the covariance */
 void aq_kv_layout_prefill(struct aq_kv_prefill_layout *ret, const struct aq_plan *plan,
                           const struct aq_model_steps *m);
-/* Are sums over the queries of a prompt's beginning kept for the next one?  Where all queries of a
- * prompt rank its keys. */
-bool aq_kv_keeps_begun(const struct aq_plan *plan);
 
 /* Tables of addresses and lengths, in host memory; offsets in bytes, runs from 0 on. */
 struct aq_kv_table_layout {

@@ -729,6 +729,29 @@ bool aq_kv_policy_sums_all(const struct aq_kv_policy *p, const struct aq_kv_limi
            aq_kv_policy_prompt_rows(p, l, prompt) == prompt;
 }
 
+bool aq_kv_policy_keeps_begun(const struct aq_kv_policy *p)
+{
+    return p->prompt.source == AQ_KV_SOURCE_COLUMNS && !p->prompt.rows && !aq_kv_policy_cross(p) &&
+           !aq_kv_policy_profiled(p);
+}
+
+uint32_t aq_kv_policy_copies_most(const struct aq_kv_policy *p, const struct aq_kv_limits *l,
+                                  uint32_t prompt, bool drops)
+{
+    enum aq_kv_source source = p->prompt.source;
+    bool cut = prompt > l->keep_prompt;
+    if (l->cross || l->profiled)
+        return 0;
+    if (cut && (source == AQ_KV_SOURCE_KEY_DIFF || source == AQ_KV_SOURCE_EXPECTED))
+        return 0;
+    if (drops && aq_kv_policy_sums_all(p, l, prompt))
+        return aq_kv_policy_keeps_begun(p) ? prompt - 1 : 0;
+    if (aq_kv_policy_stat_pairs(p, l, prompt))
+        return prompt - aq_kv_policy_prompt_rows(p, l, prompt);
+    /* Scores that begin with the prompt begin with its rows. */
+    return drops && !cut && aq_kv_policy_scores(p) ? 0 : prompt - 1;
+}
+
 /* ---- head-blocks --------------------------------------------------------------------------- */
 
 static uint32_t runs_of(uint64_t slots)

@@ -385,6 +385,16 @@ uint64_t aq_kv_policy_stat_pairs(const struct aq_kv_policy *p, const struct aq_k
 bool aq_kv_policy_sums_all(const struct aq_kv_policy *p, const struct aq_kv_limits *l,
                            uint32_t prompt);
 
+/* Are sums over the queries of a prompt's beginning kept for the next one?  Where all queries of a
+ * prompt rank its keys. */
+bool aq_kv_policy_keeps_begun(const struct aq_kv_policy *p);
+/* Of a prompt whose keys are copied from one that begins alike, most of the first tokens that need
+ * not be computed, of a sequence that drops keys or does not: those whose queries rank no key, or
+ * of which sums are kept.  0: what keys are worth follows from all keys together, or from heads of
+ * all layers. */
+uint32_t aq_kv_policy_copies_most(const struct aq_kv_policy *p, const struct aq_kv_limits *l,
+                                  uint32_t prompt, bool drops);
+
 /* ---- head-blocks ---- A head-block is 32 slots of one KV head; a run is one head-block of each KV
  * head.  Heads that hold equally many slots fill ceil(slots / 32) runs together.
  *

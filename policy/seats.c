@@ -261,30 +261,15 @@ static bool owns_all(const struct aq_seats *s, const struct aq_seat *t, const st
     return !drops_none(s, t) || !aq_seats_shares(s->opts.plan, part);
 }
 
-/* Of the prompt's first tokens, those that need not be computed for layers of this kind. */
-static uint32_t copies_most_of(const struct aq_plan *plan, const struct aq_seat *t, uint32_t kind)
-{
-    struct aq_kv_policy policy = aq_plan_kind_policy(plan, kind);
-    const struct aq_kv_limits *l = &t->kv[kind].limits;
-    enum aq_kv_source source = policy.prompt.source;
-    if (l->cross || l->profiled)
-        return 0;
-    if (is_cut(t, kind) && (source == AQ_KV_SOURCE_KEY_DIFF || source == AQ_KV_SOURCE_EXPECTED))
-        return 0;
-    if (t->kv[kind].drops && aq_kv_policy_sums_all(&policy, l, t->prompt))
-        return aq_kv_keeps_begun(plan) ? t->prompt - 1 : 0;
-    if (aq_kv_policy_stat_pairs(&policy, l, t->prompt))
-        return t->prompt - aq_kv_policy_prompt_rows(&policy, l, t->prompt);
-    /* Scores that begin with the prompt begin with its rows. */
-    bool begins = t->kv[kind].drops && !is_cut(t, kind) && aq_kv_policy_scores(&policy);
-    return begins ? 0 : t->prompt - 1;
-}
-
 uint32_t aq_seats_copies_most(const struct aq_plan *plan, const struct aq_seat *t)
 {
     uint32_t most = t->prompt - 1;
-    for (uint32_t k = 0; k < plan->kinds.count; k++)
-        most = (uint32_t)aq_min_u64(most, copies_most_of(plan, t, k));
+    for (uint32_t k = 0; k < plan->kinds.count; k++) {
+        struct aq_kv_policy policy = aq_plan_kind_policy(plan, k);
+        const struct aq_seat_kv *kv = &t->kv[k];
+        uint32_t of = aq_kv_policy_copies_most(&policy, &kv->limits, t->prompt, kv->drops);
+        most = of < most ? of : most;
+    }
     return most;
 }
 
@@ -527,6 +512,7 @@ static bool decodes(const struct aq_seat *t)
 static void bind_steps(struct aq_seats *s, uint32_t k)
 {
     const struct aq_plan *plan = s->opts.plan;
+    s->steps += (uint64_t)plan->part_count * s->seated;
     for (uint32_t part = 0; part < plan->part_count; part++) {
         for (uint32_t place = 0; place < s->seated; place++) {
             uint32_t i = s->order[place].seat;

@@ -148,7 +148,8 @@ struct aq_seats {
     bool filling;   /* without refill: the block is being filled, no sequence decodes yet */
     bool turned;    /* all micro-batches have turned: the coming pass is about to begin */
     uint64_t steps; /* upper bound of admission's comparisons: the square of the seated sequences,
-                       in each kind of layers, for each one that asked */
+                       in each kind of layers, for each one that asked; and of looks for rows that
+                       stand side by side: the seated ones, in each part, for each turn */
 };
 
 /* The arrays belong to the caller, who has set them to zero. */
@@ -182,9 +183,8 @@ static inline uint32_t aq_seat_shared_slots(const struct aq_plan *plan, const st
     return t->takes ? 0 : t->prefix / plan->shape.page_slots * plan->shape.page_slots;
 }
 
-/* Of a sequence that owns its slots, most of its prompt's first tokens that need not be computed:
- * those whose queries rank no key, or of which sums are kept (aq_kv_keeps_begun).  0: what keys are
- * worth follows from all keys together, or from heads of all layers. */
+/* Of a sequence that owns its slots, most of its prompt's first tokens that need not be computed
+ * (aq_kv_policy_copies_most), in layers of all kinds. */
 uint32_t aq_seats_copies_most(const struct aq_plan *plan, const struct aq_seat *t);
 /* May such a sequence, which asks for seat `to` as *t, copy its first keys from seat `from`?  Its
  * prompt is computed in the same op in front, and its keys are then where they have been made: at

@@ -46,7 +46,8 @@ struct model {
     double matrices, head; /* bytes: the layers' matrices; all others */
     bool unpacked;         /* packed weights are unpacked before the products */
     uint32_t prompt;       /* of a mean sequence; and its slots after the prompt, and half-way on */
-    uint32_t shared;       /* of its prompt: not computed, if it lies where sequences may share */
+    uint32_t shared; /* of its prompt: in pages of others, if it lies where these may share; */
+    uint32_t spared; /* not computed, where that is least */
     struct aq_forecast_held held_prompt[AQ_KV_KINDS_MAX], held[AQ_KV_KINDS_MAX];
     double prefill_passes;
     struct demand base[PHASES], of[PHASES][SHARES];
@@ -246,10 +247,12 @@ static void add_prefill_kv(struct model *m, uint32_t kind)
     const struct aq_block_shape *s = &m->sizes.shape;
     const struct aq_kv_kind *k_of = &m->sizes.kinds.kind[kind];
     double held = m->held_prompt[kind].slots, all = m->seats * k_of->layers;
-    double pairs = (double)(aq_seats_key_pairs(m->prompt, k_of->window) -
-                            aq_seats_key_pairs(m->shared, k_of->window));
+    double known = (double)aq_seats_key_pairs(m->spared, k_of->window);
+    double pairs = (double)aq_seats_key_pairs(m->prompt, k_of->window) - known;
     double stride = (double)aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
-    double scored = 1 + 0.5 * (double)m->held_prompt[kind].stat_pairs / pairs;
+    double stats = (double)m->held_prompt[kind].stat_pairs;
+    stats -= m->held_prompt[kind].sums_all ? known : 0;
+    double scored = 1 + 0.5 * stats / pairs;
     struct aq_op_cost attend = {
         .flops = (uint64_t)(4 * all * pairs * scored * m->m->heads * m->m->head_dim),
         .head_dim = m->m->head_dim,
@@ -311,7 +314,10 @@ static void make(struct model *m, const struct aq_shares_opts *o, bool head_on_d
     m->prompt = (uint32_t)fmax(1, round(o->work->prompt));
     m->shared = (uint32_t)fmin(aq_block_shared_slots(&in, &m->sizes.shape, kinds), m->prompt - 1);
     struct aq_length mean = {m->prompt, (uint32_t)fmax(0, o->work->total - m->prompt), 0};
-    double computed = m->prompt - m->shared;
+    uint32_t copied = aq_forecast_copied(o->work, kinds, &o->in->kv);
+    bool owned = !m->shared || m->separate; /* in some part, it may be */
+    m->spared = owned && copied > m->shared ? copied : m->shared;
+    double computed = m->prompt - m->spared;
     uint32_t seen = (uint32_t)fmax(m->prompt, (o->work->prompt + o->work->total) / 2);
     aq_forecast_held_of(m->held_prompt, kinds, &o->in->kv, &mean, m->prompt);
     aq_forecast_held_of(m->held, kinds, &o->in->kv, &mean, seen);

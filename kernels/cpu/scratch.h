@@ -15,9 +15,8 @@ static inline size_t aq_scratch_product(const struct aq_scratch_need *need)
 }
 
 enum {
-    AQ_ATTN_TILE_QUERIES = 48,   /* of a tile of prefill attention */
-    AQ_ATTN_DECODE_QUERIES = 32, /* that decode attention serves with one reading of K and V */
-    AQ_ATTN_STATS_KEYS = 96,     /* of a tile of column sums */
+    AQ_ATTN_TILE_QUERIES = 48, /* of a tile of prefill attention */
+    AQ_ATTN_STATS_KEYS = 96,   /* of a tile of column sums */
 };
 
 /* Numbers that a row of K takes where many queries attend a block in f32: its codes may be two

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Forecasts: what a mean sequence does to a block, against sums that can be made by hand. */
 #include "policy/forecast.h"
+#include "policy/seating.h"
 #include "tests/test.h"
 #include "tests/unit/policy/plans.h"
 
@@ -205,6 +206,84 @@ static void slots_taken_over_are_written_again(void **state)
     aq_steps_close(&m);
 }
 
+/* Prompts that own their slots and begin alike: the first pass of a mean micro-batch has the work of
+ * the same pass as seats play it. */
+static void what_prompts_copy_counts_as_it_is_played(void **state)
+{
+    static const struct owner {
+        struct aq_kv_options kv;
+        enum aq_dtype format;
+        bool beside; /* a host attends beside a device */
+        uint32_t alike, copied;
+    } owners[] = {
+        {{.policy = "h2o", .budget = {.unit = AQ_KV_SLOTS, .slots = 64}}, AQ_F16, false, 144, 128},
+        {{.policy = "snapkv", .budget = {.unit = AQ_KV_SLOTS, .slots = 64}},
+         AQ_F16,
+         false,
+         144,
+         128},
+        {{.policy = "keydiff", .budget = {.unit = AQ_KV_SLOTS, .slots = 64}},
+         AQ_F16,
+         false,
+         144,
+         0},
+        {{.policy = "full"}, AQ_KIVI4, false, 144, 144},
+        {{.policy = "full"}, AQ_F16, true, 128, 128},
+    };
+    struct aq_model_steps m = plans_model(2, 128, 2, 512);
+    for (size_t i = 0; i < AQ_ARRAY_LEN(owners); i++) {
+        struct aq_block_inputs in = inputs(&m);
+        struct aq_placement p = {{{0, 100, 0}}, {{0, 100, 0}}, {{0, 100, 0}}, AQ_HOST};
+        if (owners[i].beside)
+            p = (struct aq_placement){{{100, 0, 0}}, {{0, 100, 0}}, {{100, 0, 0}}, AQ_DEVICE};
+        in.placement = &p;
+        in.separate = owners[i].beside;
+        in.attention_auto = false;
+        in.attention = owners[i].beside ? AQ_ATTEND_HOST : AQ_ATTEND_DEVICE;
+        in.prompt_max = 200;
+        in.total_max = 240;
+        in.sequences = 16;
+        in.prompt_sum = 16ull * in.prompt_max;
+        in.total_sum = 16ull * in.total_max;
+        in.shared_sum = 16ull * owners[i].alike;
+        in.prompt_tokens = 2048;
+        in.kv_format = owners[i].format;
+        assert_int_equal(aq_kv_policy_resolve(&in.kv, &owners[i].kv, NULL), 0);
+        if (aq_dtype_is_kivi(in.kv_format))
+            in.kv.residual = (struct aq_kv_residual){.tokens = 32};
+        struct aq_block b = plans_choose(&in);
+        struct aq_length length[16];
+        for (uint32_t n = 0; n < 16; n++)
+            length[n] = (struct aq_length){200, 40, n ? owners[i].alike : 0};
+        struct aq_seating_opts o = {&m, &b, length, 16, 16, true, 0};
+        struct aq_seating *seating;
+        struct aq_pass_shape *played = aq_pass_shapes_new(&b.plan);
+        struct aq_pass_shape *mean = aq_pass_shapes_new(&b.plan);
+        struct aq_forecast_held held[AQ_KV_KINDS_MAX];
+        struct aq_forecast_work work = {.steps = &m};
+        uint32_t prefill, decode;
+        aq_forecast_mean(&work, &in);
+        aq_forecast_held_of(held, &b.plan.kinds, &b.plan.kv, length, in.prompt_max);
+        struct aq_forecast_rows rows = {.seats = 8, .prompt = in.prompt_max, .held = held};
+        rows.copied = aq_forecast_copied(&work, &b.plan.kinds, &b.plan.kv);
+        assert_int_equal(rows.copied, owners[i].copied);
+        assert_non_null(played);
+        assert_non_null(mean);
+        aq_forecast_shape(mean, &m, &b.plan, &rows);
+        assert_int_equal(aq_seating_open(&seating, &o, NULL), 0);
+        assert_true(aq_seating_next(seating, played, &prefill, &decode));
+        assert_int_equal(prefill, 2 * (8 * 200 - 7 * owners[i].copied));
+        for (uint32_t part = 0; part < b.plan.part_count; part++)
+            assert_memory_equal(mean->part[part].kv, played->part[part].kv,
+                                b.plan.kinds.count * sizeof(struct aq_kv_work));
+        aq_seating_close(seating);
+        free(played);
+        free(mean);
+        aq_block_close(&b);
+    }
+    aq_steps_close(&m);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_slow_disk_decides),
     cmocka_unit_test(work_adds_up),
@@ -212,6 +291,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(parts_add_up_to_the_micro_batch),
     cmocka_unit_test(what_is_held_moves),
     cmocka_unit_test(slots_taken_over_are_written_again),
+    cmocka_unit_test(what_prompts_copy_counts_as_it_is_played),
 };
 
 AQ_TEST_MAIN(tests)
