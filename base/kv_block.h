@@ -10,8 +10,9 @@ enum { AQ_HEAD_BLOCK_SLOTS = 32 };
 /* Column sums of attention add up windows of so many queries, from query 0 on: rows in front of
  * whole windows may be left out, and the bits of the others' sums stay. */
 enum { AQ_ATTN_STATS_ROWS = 64 };
-/* Query rows of a KV head that decode attention on a CPU serves with one reading of K and V. */
-enum { AQ_ATTN_DECODE_QUERIES = 32 };
+/* Query rows of a KV head that decode attention on a CPU serves with one reading of K and V: of a
+ * sequence, and of several that have them in common. */
+enum { AQ_ATTN_DECODE_QUERIES = 32, AQ_ATTN_JOINT_QUERIES = 128 };
 
 /* KIVI's groups: keys have one for each channel, over the 32 tokens of a head-block; values one for
  * each token and 32 channels. */

@@ -179,7 +179,7 @@ static const double joint_share = 0.5;
 static double spared_bytes(const struct aq_hw_side *side, const struct aq_op_cost *cost)
 {
     uint32_t group = cost->group ? cost->group : 1;
-    double members = AQ_ATTN_DECODE_QUERIES / group, rows_of_heads = (double)cost->heads / group;
+    double members = AQ_ATTN_JOINT_QUERIES / group, rows_of_heads = (double)cost->heads / group;
     if (cost->heads && side->threads > 0)
         members = fmin(members, floor(rows_of_heads / (4 * side->threads)));
     return members > 1 ? (double)cost->joint_bytes * (members - 1) / members : 0;

@@ -30,7 +30,7 @@
 
 enum {
     BLOCK_VECS = BLOCK_SLOTS / VEC_LANES,
-    QUERIES_MAX = AQ_ATTN_DECODE_QUERIES,
+    QUERIES_MAX = AQ_ATTN_JOINT_QUERIES,
     /* Queries worked on together, so that each vector of K and V is loaded once for all of them. */
     QUERIES_WIDE = VEC_LANES / 4,
     /* Vectors of an output kept in registers at a time: for one query, and for each of several. */
@@ -850,7 +850,7 @@ static void remember(struct decode *t, const struct decode_run *run)
 /* KV heads attended side by side. */
 static inline uint32_t heads_together(uint32_t queries, uint32_t kept_slots)
 {
-    uint64_t heads = aq_max_u64(1, QUERIES_MAX / queries);
+    uint64_t heads = aq_max_u64(1, AQ_ATTN_DECODE_QUERIES / queries);
     if (kept_slots)
         heads =
             aq_min_u64(heads, AQ_ATTN_KEPT_FLOATS / (queries * aq_attn_kept_floats(kept_slots)));
@@ -873,11 +873,12 @@ static void decode_tile(void *arg, uint32_t tile, uint32_t worker)
     /* Scores are of one row after the other. */
     uint32_t queries = seq->rows * run.members * a->q_per_kv, wave = kept ? a->q_per_kv : queries;
     uint32_t together = run.members > 1 ? 1 : heads_together(wave, kept);
+    uint32_t most = run.members > 1 ? AQ_ATTN_JOINT_QUERIES : AQ_ATTN_DECODE_QUERIES;
     for (; run.head < run.head_end; run.head += run.heads) {
         run.heads = (uint32_t)aq_min_u64(together, run.head_end - run.head);
         uint32_t count;
         for (run.query = 0; run.query < queries; run.query += count) {
-            count = (uint32_t)aq_min_u64(QUERIES_MAX, wave - run.query % wave);
+            count = (uint32_t)aq_min_u64(most, wave - run.query % wave);
             struct decode t = decode_open(job->ex, worker, a->head_dim, run.heads, count, kept);
             load_queries(&t, &run);
             if (run.members > 1)

@@ -7,10 +7,9 @@
  * score has the bits that attend_one gives it; so has all that follows. */
 
 enum {
-    QUERIES_WIDENED = 16, /* from so many on the widening is worth it */
-    /* Lanes whose sums are kept in registers together: those that become one lane of four. */
-    LANES_TOGETHER = VEC_LANES / 4,
-    PAIR_VECS = 4, /* of two queries, each with two vectors of slots */
+    QUERIES_WIDENED = 16,           /* from so many on the widening is worth it */
+    SCORE_QUERIES = VEC_LANES / 4,  /* whose scores are made together, */
+    SCORE_VECS = 2 * SCORE_QUERIES, /* each for two vectors of slots */
     VALUE_VECS = 4,
 };
 
@@ -92,56 +91,76 @@ static void order_queries(const struct decode *t, struct form f)
     }
 }
 
-/* Lanes l, l + 4, ... of the scores of two queries for two vectors of slots, added up: the order
- * is that of vec_sum(). */
+/* Lane l of the scores of some queries for two vectors of slots, and the one half of all lanes
+ * further, added up. */
 VEC_FN void score_lanes(const float *key, const float *q, uint32_t width, uint32_t lane,
-                        vec ret[PAIR_VECS])
+                        vec ret[SCORE_VECS])
 {
-    vec sum[LANES_TOGETHER][PAIR_VECS];
-    AQ_UNROLL(4)
-    for (int l = 0; l < LANES_TOGETHER; l++) {
-        AQ_UNROLL(4)
-        for (int n = 0; n < PAIR_VECS; n++)
-            sum[l][n] = vec_zero();
-    }
+    vec other[SCORE_VECS];
+    AQ_UNROLL(8)
+    for (int n = 0; n < SCORE_VECS; n++)
+        ret[n] = other[n] = vec_zero();
     for (uint32_t d = lane; d < width; d += VEC_LANES) {
+        const float *k = key + (size_t)d * BLOCK_SLOTS, *far = k + VEC_LANES / 2 * BLOCK_SLOTS;
+        vec first = vec_held(vec_load(k)), second = vec_held(vec_load(k + VEC_LANES));
         AQ_UNROLL(4)
-        for (uint32_t l = 0; l < LANES_TOGETHER; l++) {
-            const float *k = key + (size_t)(d + 4 * l) * BLOCK_SLOTS;
-            vec first = vec_held(vec_load(k)), second = vec_held(vec_load(k + VEC_LANES));
-            vec a = vec_set(q[d + 4 * l]), b = vec_set(q[width + d + 4 * l]);
-            sum[l][0] = vec_fma(first, a, sum[l][0]);
-            sum[l][1] = vec_fma(second, a, sum[l][1]);
-            sum[l][2] = vec_fma(first, b, sum[l][2]);
-            sum[l][3] = vec_fma(second, b, sum[l][3]);
+        for (int i = 0; i < SCORE_QUERIES; i++) {
+            vec y = vec_set(q[i * width + d]);
+            ret[2 * i] = vec_fma(first, y, ret[2 * i]);
+            ret[2 * i + 1] = vec_fma(second, y, ret[2 * i + 1]);
+        }
+        first = vec_held(vec_load(far));
+        second = vec_held(vec_load(far + VEC_LANES));
+        AQ_UNROLL(4)
+        for (int i = 0; i < SCORE_QUERIES; i++) {
+            vec y = vec_set(q[i * width + d + VEC_LANES / 2]);
+            other[2 * i] = vec_fma(first, y, other[2 * i]);
+            other[2 * i + 1] = vec_fma(second, y, other[2 * i + 1]);
         }
     }
-    AQ_UNROLL(4)
-    for (int n = 0; n < PAIR_VECS; n++) {
-        AQ_UNROLL(2)
-        for (int apart = LANES_TOGETHER / 2; apart; apart /= 2) {
-            AQ_UNROLL(2)
-            for (int l = 0; l < apart; l++)
-                sum[l][n] = vec_add(sum[l][n], sum[l + apart][n]);
-        }
-        ret[n] = sum[0][n];
-    }
+    AQ_UNROLL(8)
+    for (int n = 0; n < SCORE_VECS; n++)
+        ret[n] = vec_add(ret[n], other[n]);
 }
 
-/* p[i][slot] = q[i] . K[slot] of two queries. */
-VEC_FN void score_pair(const struct decode *t, uint32_t query, uint32_t width, float *p)
+/* The same for lanes l, l + 4, l + 8 and l + 12 of sixteen, or l, l + 2, l + 4 and l + 6 of eight. */
+VEC_FN void score_four(const float *key, const float *q, uint32_t width, uint32_t lane,
+                       vec ret[SCORE_VECS])
+{
+    vec other[SCORE_VECS];
+    score_lanes(key, q, width, lane, ret);
+    score_lanes(key, q, width, lane + VEC_LANES / 4, other);
+    AQ_UNROLL(8)
+    for (int n = 0; n < SCORE_VECS; n++)
+        ret[n] = vec_add(ret[n], other[n]);
+}
+
+/* And for every second lane. */
+VEC_FN void score_half(const float *key, const float *q, uint32_t width, uint32_t lane,
+                       vec ret[SCORE_VECS])
+{
+    vec other[SCORE_VECS];
+    score_four(key, q, width, lane, ret);
+    if (VEC_LANES == 8)
+        return;
+    score_four(key, q, width, lane + 2, other);
+    AQ_UNROLL(8)
+    for (int n = 0; n < SCORE_VECS; n++)
+        ret[n] = vec_add(ret[n], other[n]);
+}
+
+/* p[i][slot] = q[i] . K[slot] of SCORE_QUERIES queries. */
+VEC_FN void score_some(const struct decode *t, uint32_t query, uint32_t width, float *p)
 {
     const float *q = t->q_ordered + (size_t)query * width;
     AQ_UNROLL(2)
     for (uint32_t slot = 0; slot < BLOCK_SLOTS; slot += 2 * VEC_LANES) {
-        vec sum[4][PAIR_VECS];
-        AQ_UNROLL(4)
-        for (uint32_t lane = 0; lane < 4; lane++)
-            score_lanes(t->wide + slot, q, width, lane, sum[lane]);
-        AQ_UNROLL(4)
-        for (uint32_t n = 0; n < PAIR_VECS; n++)
-            vec_store(p + n / 2 * BLOCK_SLOTS + slot + n % 2 * VEC_LANES,
-                      vec_add(vec_add(sum[0][n], sum[2][n]), vec_add(sum[1][n], sum[3][n])));
+        vec even[SCORE_VECS], odd[SCORE_VECS];
+        score_half(t->wide + slot, q, width, 0, even);
+        score_half(t->wide + slot, q, width, 1, odd);
+        AQ_UNROLL(8)
+        for (uint32_t n = 0; n < SCORE_VECS; n++)
+            vec_store(p + n / 2 * BLOCK_SLOTS + slot + n % 2 * VEC_LANES, vec_add(even[n], odd[n]));
     }
 }
 
@@ -244,8 +263,8 @@ VEC_FN void attend_widened(struct decode *t, const struct step *x, struct form f
 {
     uint32_t width = widened_row(f), dims = (uint32_t)aq_align_up(f.dim, VEC_LANES);
     float correction[VEC_LANES];
-    for (uint32_t i = 0; i < count; i += 2)
-        score_pair(t, x->query + i, width, x->p + (size_t)i * BLOCK_SLOTS);
+    for (uint32_t i = 0; i < count; i += SCORE_QUERIES)
+        score_some(t, x->query + i, width, x->p + (size_t)i * BLOCK_SLOTS);
     weigh_many(t, x, f, count, correction);
     for (uint32_t i = 0; i < count; i += QUERIES_WIDE) {
         float *to = t->sum + (size_t)(x->query + i) * t->dim_pad;

@@ -35,9 +35,9 @@ static inline size_t aq_attn_widened_floats(uint32_t head_dim)
 static inline size_t aq_attn_scratch_bytes(uint32_t head_dim)
 {
     size_t dim = aq_align_up(head_dim, 16), slots = AQ_HEAD_BLOCK_SLOTS;
-    size_t decode = AQ_ATTN_DECODE_QUERIES * (2 * dim + 32) + 16 * slots;
+    size_t decode = AQ_ATTN_JOINT_QUERIES * (2 * dim + 32) + 16 * slots;
     decode += 4 * dim + 4 * (slots + 1) * aq_kivi_groups(head_dim);
-    decode += (AQ_ATTN_DECODE_QUERIES + 2 * slots) * aq_attn_widened_floats(head_dim);
+    decode += (AQ_ATTN_JOINT_QUERIES + 2 * slots) * aq_attn_widened_floats(head_dim);
     size_t prefill = AQ_ATTN_TILE_QUERIES * (2 * dim + slots + 5) + 2 * slots * dim;
     size_t half = AQ_ATTN_TILE_QUERIES, keys = AQ_ATTN_STATS_KEYS;
     size_t stats = (keys + half) * dim + half * slots + 3 * keys + 80;

@@ -205,7 +205,7 @@ static void attend(struct bench *b, uint64_t turn, uint32_t shared)
 {
     uint64_t page = turn * SEQS * BLOCKS;
     for (uint32_t n = 0; n < SEQS * BLOCKS; n++) {
-        bool first = n / BLOCKS && n % BLOCKS < SHARED / AQ_HEAD_BLOCK_SLOTS;
+        bool first = n / BLOCKS && n % BLOCKS < shared;
         b->block[n] =
             first ? b->block[n % BLOCKS]
                   : (uint8_t *)(uintptr_t)b->cold + (page + n) % b->cold_pages * b->page_bytes;
@@ -263,7 +263,7 @@ static void bench_one(struct kc *kc, const struct shape *s)
     kc_bench(kc, &line);
 }
 
-/* "of peer" is how many times faster sequences are together than each alone. */
+/* "of peer" is how many times faster sequences are together than each with pages of its own. */
 static void bench(struct kc *kc)
 {
     if (kc_new(kc) == kc_ref(kc))
