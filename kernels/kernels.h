@@ -329,8 +329,8 @@ struct aq_attn_reach {
  * -inf.  Parallel over (sequence, KV head[, query tile]).  Decode reads each K and V row once (per
  * 32 query rows of a KV head): 2 * len * head_dim * kv_heads elements, len being the window's where
  * there is one.  Sequences of a row that share leading blocks with their neighbours (seqs'
- * `shared`) may read these once per so many query rows between them (on a device 4 or 16), and
- * then their own blocks singly, as ChunkAttention (arXiv 2402.15220) and Hydragen (arXiv
+ * `shared`) may read these once per 128 query rows between them (on a device 4 or 16), and then
+ * their own blocks singly, as ChunkAttention (arXiv 2402.15220) and Hydragen (arXiv
  * 2402.05099) do.  Unlike there, bits are those of each sequence alone: on a CPU a query's sums go
  * on from one part to the other; on a device all is taken in fixed splits anyway, of which some
  * are taken for several sequences.  Nothing is read jointly with a rule or a window. */
