@@ -148,8 +148,10 @@ static uint64_t cross_pool_pages(const struct aq_block_shape *s, const struct aq
     return known ? aq_min_u64(all, usual) : all;
 }
 
-double aq_block_shared_slots(const struct aq_block_inputs *in, const struct aq_block_shape *s,
-                             const struct aq_kv_kinds *kinds)
+/* What a mean sequence of plans of this shape has of the pages of another: no more slots than
+ * sequences share on average.  0: keys are dropped, so that nothing is shared. */
+static double shared_slots(const struct aq_block_inputs *in, const struct aq_block_shape *s,
+                           const struct aq_kv_kinds *kinds)
 {
     if (!in->shared_sum || !in->sequences || in->kv.residual.tokens)
         return 0;
@@ -184,7 +186,7 @@ static uint64_t pool_pages(const struct aq_block_shape *s, const struct aq_block
         longest += aq_block_pages(s, k->layers, most);
         typical += aq_block_pages(s, k->layers, mean);
     }
-    double pages = aq_block_shared_slots(in, s, kinds) / s->page_slots * kinds->layers;
+    double pages = shared_slots(in, s, kinds) / s->page_slots * kinds->layers;
     uint64_t shared = sharing && known ? (uint64_t)((double)sharing * pages) : 0;
     uint64_t all = seats * longest, typically = seats * typical;
     typically -= aq_min_u64(typically, shared);

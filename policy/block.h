@@ -126,11 +126,6 @@ uint64_t aq_block_rows_bytes(const struct aq_plan *p);
  * a separate device where rows choose what they read. */
 bool aq_block_kv_may(const struct aq_block_inputs *in, enum aq_tier tier);
 
-/* What a mean sequence of plans of this shape has of the pages of another: no more slots than
- * sequences share on average.  0: keys are dropped, so that nothing is shared. */
-double aq_block_shared_slots(const struct aq_block_inputs *in, const struct aq_block_shape *s,
-                             const struct aq_kv_kinds *kinds);
-
 /* Pages that a sequence with this many keys needs in `layers` layers. */
 uint64_t aq_block_pages(const struct aq_block_shape *s, uint32_t layers, uint64_t keys);
 

@@ -24,10 +24,21 @@ void aq_forecast_mean(struct aq_forecast_work *w, const struct aq_block_inputs *
     w->shared = known ? (double)in->shared_sum / count : 0;
 }
 
+static uint32_t mean_prompt(const struct aq_forecast_work *w)
+{
+    return (uint32_t)aq_max_u64(1, (uint64_t)llround(w->prompt));
+}
+
+uint32_t aq_forecast_shared(const struct aq_forecast_work *w, uint32_t page_slots)
+{
+    double lost = page_slots - AQ_HEAD_BLOCK_SLOTS;
+    return (uint32_t)fmax(0, fmin(w->shared - lost, mean_prompt(w) - 1));
+}
+
 uint32_t aq_forecast_copied(const struct aq_forecast_work *w, const struct aq_kv_kinds *kinds,
                             const struct aq_kv_policy *user)
 {
-    uint32_t prompt = (uint32_t)aq_max_u64(1, (uint64_t)llround(w->prompt));
+    uint32_t prompt = mean_prompt(w);
     uint32_t max_new = (uint32_t)fmax(0, w->total - prompt), most = prompt - 1;
     bool any = false;
     for (uint32_t k = 0; k < kinds->count; k++) {
@@ -51,10 +62,11 @@ void aq_forecast_held_of(struct aq_forecast_held ret[AQ_KV_KINDS_MAX],
         struct aq_kv_limits l;
         struct aq_kv_policy policy = aq_kv_kind_policy(&kinds->kind[k], user);
         aq_kv_kind_limits(&l, kinds, k, user, length->prompt, length->max_new);
-        ret[k].stat_pairs = aq_kv_policy_stat_pairs(&policy, &l, length->prompt);
-        ret[k].sums_all = aq_kv_policy_sums_all(&policy, &l, length->prompt);
+        bool drops = aq_kv_limits_drop(&l, length->prompt, length->max_new);
+        ret[k].drops = drops;
+        ret[k].stat_pairs = drops ? aq_kv_policy_stat_pairs(&policy, &l, length->prompt) : 0;
+        ret[k].sums_all = drops && aq_kv_policy_sums_all(&policy, &l, length->prompt);
         ret[k].slots = aq_kv_limits_held(&l, length->prompt, seen);
-        ret[k].drops = aq_kv_limits_drop(&l, length->prompt, length->max_new);
         ret[k].full = ret[k].drops && ret[k].slots == l.slots && !l.bulk;
         ret[k].drop_every = ret[k].drop_leaves = 0;
         if (l.bulk && aq_kv_limits_most(&l, length->prompt, seen) == l.slots) {
@@ -87,8 +99,7 @@ static void fill_prefill(struct aq_kv_work *ret, const struct mean_rows *m)
     uint64_t not_made = m->copied ? 0 : (uint64_t)m->sharing * (m->shared / AQ_HEAD_BLOCK_SLOTS);
     uint64_t known = m->sharing * aq_seats_key_pairs(m->shared, window);
     ret->prefill_key_pairs = n * aq_seats_key_pairs(m->prompt, window) - known;
-    ret->stat_key_pairs = m->held.drops ? n * m->held.stat_pairs : 0;
-    ret->stat_key_pairs -= m->held.drops && m->held.sums_all ? known : 0;
+    ret->stat_key_pairs = n * m->held.stat_pairs - (m->held.sums_all ? known : 0);
     if (p->staged && p->tier == AQ_DISK)
         ret->write_bytes =
             (n * aq_kv_residual_whole(&m->plan->kv.residual, m->held.slots) - not_made) *
@@ -263,6 +274,27 @@ static int play(struct aq_sim_result *ret, const struct maker *m, uint32_t passe
     return aq_simulate(ret, &m->block->program, m->hw, &opts, reterr);
 }
 
+/* Prompts of a micro-batch in a pass of so many rows, one at least, from its first part on. */
+static uint64_t prompts_of_pass(const struct maker *m, const struct aq_forecast_rows *rows)
+{
+    const struct aq_plan *plan = &m->block->plan;
+    uint64_t left = aq_max_u64(plan->shape.prompt_tokens, rows->prompt), count = 0;
+    for (uint32_t i = 0; i < plan->part_count; i++) {
+        bool owned = owns_all(plan, &plan->part[i], rows);
+        uint64_t each = rows->prompt - (owned ? rows->copied : rows->shared), seats;
+        uint64_t first = owned || rows->leads ? rows->prompt : each;
+        if (left < first)
+            break;
+        left -= first;
+        seats = aq_min_u64(plan->part[i].count - 1, left / each);
+        left -= seats * each;
+        count += 1 + seats;
+        if (seats + 1 < plan->part[i].count)
+            break;
+    }
+    return count;
+}
+
 /* Full passes, and a last pass with the remaining prompts. */
 static int forecast_prefill(struct aq_forecast *f, struct maker *m, struct aq_err *reterr)
 {
@@ -270,23 +302,25 @@ static int forecast_prefill(struct aq_forecast *f, struct maker *m, struct aq_er
     uint32_t ops = m->block->program.op_count, shared = m->mean.shared;
     struct aq_forecast_rows rows = {
         .prompt = m->mean.prompt, .shared = shared, .copied = m->copied, .held = m->held};
-    uint32_t spared = m->owned ? m->copied : shared;
-    uint64_t tokens = plan->shape.prompt_tokens, n = seated(plan, m->work, 0);
+    uint64_t n = seated(plan, m->work, 0), made[PREFILL_PASSES] = {0};
     uint64_t seats = (uint64_t)plan->shape.micro_batch * plan->shape.micro_batches;
     /* The mean has the first prompt of all in it; of a later block one more is computed whole. */
     bool leads = shared && (!m->work->sequences || m->work->sequences > seats);
-    uint64_t each = aq_max_u64(1, tokens / (rows.prompt - spared));
-    uint64_t led = tokens > rows.prompt ? 1 + (tokens - rows.prompt) / (rows.prompt - spared) : 1;
-    uint64_t first = leads || m->owned ? led : each;
-    each = m->owned ? led : each; /* what is not kept is computed in each pass */
     aq_forecast_held_of(m->held, &plan->kinds, &plan->kv, &m->mean, m->mean.prompt);
+    uint64_t each = prompts_of_pass(m, &rows);
+    rows.leads = leads;
+    uint64_t first = prompts_of_pass(m, &rows);
     uint64_t all = 1 + (n > first ? aq_div_up(n - first, each) : 0);
     uint32_t played = (uint32_t)aq_min_u64(all, PREFILL_PASSES);
     for (uint32_t i = 0; i < played; i++) {
         uint64_t sat = i && i + 1 == played ? first + (all - 2) * each : 0;
         rows.leads = leads && i == 0;
         shape_pass(m, rows, sat, i ? each : first, m->cost + (size_t)i * ops);
+        for (uint32_t k = 0; k < plan->shape.micro_batches; k++)
+            made[i] += m->shape[k].prefill_rows;
+        f->prompt_tokens += (double)made[i];
     }
+    f->prompt_tokens += (double)(all - played) * (double)made[1];
     struct aq_sim_result r;
     int rc = play(&r, m, played, ops, reterr);
     if (rc < 0)
@@ -334,9 +368,8 @@ static void add_up(struct aq_forecast *f, const struct maker *m)
     for (uint32_t k = 0; k < s->micro_batches; k++)
         seats += seated(&m->block->plan, w, k);
     f->prompts = seats;
-    f->prompt_tokens = seats * w->prompt - seats * (m->owned ? m->copied : m->mean.shared);
-    if (m->owned) /* those who compute it for others */
-        f->prompt_tokens += m->copied * fmin(seats, (double)f->prefill_passes * s->micro_batches);
+    if (!m->owned) /* by the mean as it is, whoever computes for others */
+        f->prompt_tokens = seats * w->prompt - seats * m->mean.shared;
     f->tokens = seats * generated;
     f->block_s = f->prefill_s + fmax(0, generated - 1) * f->decode_pass_s;
     f->gen_tok_s = f->block_s > 0 ? f->tokens / f->block_s : 0;
@@ -346,19 +379,17 @@ static void add_up(struct aq_forecast *f, const struct maker *m)
     f->all_decode_s = f->blocks * (f->block_s - f->prefill_s);
 }
 
-/* What a mean sequence does not compute, where sequences share pages or where they own all their
- * slots.  Pages that steps do not fill are lost, less than one of each. */
+/* What a mean sequence does not compute, where sequences share pages or own all their slots. */
 static void find_shared(struct maker *m)
 {
     const struct aq_plan *plan = &m->block->plan;
     struct aq_forecast_held held[AQ_KV_KINDS_MAX];
-    double lost = plan->shape.page_slots - AQ_HEAD_BLOCK_SLOTS, shared = m->work->shared - lost;
     struct aq_forecast_rows rows = {.held = held};
     aq_forecast_held_of(held, &plan->kinds, &plan->kv, &m->mean, m->mean.prompt);
     for (uint32_t i = 0; i < plan->part_count; i++)
         m->owned |= owns_all(plan, &plan->part[i], &rows);
     m->copied = aq_forecast_copied(m->work, &plan->kinds, &plan->kv);
-    m->mean.shared = (uint32_t)fmax(0, fmin(shared, m->mean.prompt - 1));
+    m->mean.shared = aq_forecast_shared(m->work, plan->shape.page_slots);
 }
 
 static void maker_close(struct maker *m)
@@ -373,7 +404,7 @@ static int maker_open(struct maker *ret, const struct aq_block *block,
 {
     struct maker m = {.block = block, .work = work, .hw = hw};
     uint32_t ops = block->program.op_count;
-    m.mean.prompt = (uint32_t)aq_max_u64(1, (uint64_t)llround(work->prompt));
+    m.mean.prompt = mean_prompt(work);
     m.mean.max_new = (uint32_t)fmax(0, work->total - m.mean.prompt);
     find_shared(&m);
     m.shape = aq_pass_shapes_new(&block->plan);

@@ -49,14 +49,17 @@ struct aq_forecast_held {
     /* Of keys that are dropped in bulk: once in so many passes so many slots close up (0: never),
      * and `slots` is the mean between two drops. */
     uint32_t drop_every, drop_leaves;
-    uint64_t stat_pairs; /* aq_kv_policy_stat_pairs of the prompt */
-    bool sums_all;       /* aq_kv_policy_sums_all of the prompt, of which sums may be there */
+    uint64_t stat_pairs; /* aq_kv_policy_stat_pairs of a prompt whose sequence drops keys; else 0 */
+    bool sums_all;       /* likewise aq_kv_policy_sums_all: some of its sums may be there */
 };
 /* Of a sequence in each kind of layers of a plan, after its first `seen` positions. */
 void aq_forecast_held_of(struct aq_forecast_held ret[AQ_KV_KINDS_MAX],
                          const struct aq_kv_kinds *kinds, const struct aq_kv_policy *user,
                          const struct aq_length *length, uint32_t seen);
 
+/* Tokens of a mean prompt that are not computed where sequences share pages of so many slots:
+ * pages that steps do not fill are lost, less than one of each. */
+uint32_t aq_forecast_shared(const struct aq_forecast_work *w, uint32_t page_slots);
 /* Tokens of a mean prompt that are not computed where a sequence owns its slots, because a policy
  * drops keys, a format's prompts see no codes, or a host attends (aq_seats_copies): of all but the
  * first sequence of a part in each pass. */
@@ -69,7 +72,8 @@ struct aq_forecast_rows {
     uint32_t prompt; /* tokens of each seat's prompt; 0: the seats decode */
     uint32_t shared; /* the first so many of them are not computed, or moved, */
     bool leads;      /* but by the first seat of each part, which has them; always in decode */
-    uint32_t copied; /* where sequences own their slots: so many are not computed, likewise */
+    uint32_t copied; /* where sequences own their slots: the first so many are not computed, but by
+                        the first seat of each part, whatever `leads` says */
     const struct aq_forecast_held *held; /* [kinds] */
 };
 /* *ret: an element of aq_pass_shapes_new(). */

@@ -12,7 +12,8 @@
 #define GRAPHS_BYTES_MAX (64 * AQ_MIB)
 
 /* Most calls that describe one prompt, each with arrays of its own: a prompt that drops keys is
- * stored, attended, summed, selected from, moved, and its first victim is chosen. */
+ * copied from another in part, stored, attended, summed, or in two parts, selected from, moved, and
+ * its first victim is chosen. */
 enum { CALLS_MAX = 8 };
 
 /* An entry of a page table for each page of pinned memory; drivers that use larger pages take less.

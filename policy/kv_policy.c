@@ -742,14 +742,16 @@ uint32_t aq_kv_policy_copies_most(const struct aq_kv_policy *p, const struct aq_
     bool cut = prompt > l->keep_prompt;
     if (l->cross || l->profiled)
         return 0;
+    if (!drops)
+        return prompt - 1;
     if (cut && (source == AQ_KV_SOURCE_KEY_DIFF || source == AQ_KV_SOURCE_EXPECTED))
         return 0;
-    if (drops && aq_kv_policy_sums_all(p, l, prompt))
+    if (aq_kv_policy_sums_all(p, l, prompt))
         return aq_kv_policy_keeps_begun(p) ? prompt - 1 : 0;
     if (aq_kv_policy_stat_pairs(p, l, prompt))
         return prompt - aq_kv_policy_prompt_rows(p, l, prompt);
     /* Scores that begin with the prompt begin with its rows. */
-    return drops && !cut && aq_kv_policy_scores(p) ? 0 : prompt - 1;
+    return !cut && aq_kv_policy_scores(p) ? 0 : prompt - 1;
 }
 
 /* ---- head-blocks --------------------------------------------------------------------------- */

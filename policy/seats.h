@@ -188,9 +188,9 @@ static inline uint32_t aq_seat_shared_slots(const struct aq_plan *plan, const st
 uint32_t aq_seats_copies_most(const struct aq_plan *plan, const struct aq_seat *t);
 /* May such a sequence, which asks for seat `to` as *t, copy its first keys from seat `from`?  Its
  * prompt is computed in the same op in front, and its keys are then where they have been made: at
- * home, or, of one that is cut or encoded, in the scratch of prompts, which none in between uses.  Where all
- * queries rank keys, their sums lie there, too, of as many queries as the two have in common, which
- * are then no fewer than the one in front copied itself. */
+ * home, or, of one that is cut or encoded, in the scratch of prompts, which none in between uses.
+ * Where all queries rank keys, their sums lie there, too, of as many queries as the two have in
+ * common, which are then no fewer than the one in front copied itself. */
 bool aq_seats_copies(const struct aq_seats *s, uint32_t from, uint32_t to, const struct aq_seat *t);
 
 /* Prompt tokens of a seat that are not computed. */

@@ -47,7 +47,7 @@ struct model {
     bool unpacked;         /* packed weights are unpacked before the products */
     uint32_t prompt;       /* of a mean sequence; and its slots after the prompt, and half-way on */
     uint32_t shared; /* of its prompt: in pages of others, if it lies where these may share; */
-    uint32_t spared; /* not computed, where that is least */
+    uint32_t spared; /* not computed, in the part that computes least */
     struct aq_forecast_held held_prompt[AQ_KV_KINDS_MAX], held[AQ_KV_KINDS_MAX];
     double prefill_passes;
     struct demand base[PHASES], of[PHASES][SHARES];
@@ -261,7 +261,8 @@ static void add_prefill_kv(struct model *m, uint32_t kind)
     double home = all * ceil(held / AQ_HEAD_BLOCK_SLOTS) * (double)s->run_bytes;
     double whole = all * aq_kv_residual_whole(&m->o->in->kv.residual, (uint32_t)held) * stride;
     for (int k = K_HOST; k <= H_DISK; k++) {
-        double by_device = k == K_HOST || k == K_DISK ? runs_shared(m, kind) : 0;
+        bool may_share = k == K_HOST || k == K_DISK; /* and nobody need lead */
+        double by_device = may_share ? all * (m->shared / AQ_HEAD_BLOCK_SLOTS) : 0;
         if (m->separate)
             move(&m->of[PREFILL][k], m, AQ_OP_D2H, home - by_device * (double)s->run_bytes);
         if (k == K_DISK || k == H_DISK)
@@ -295,6 +296,18 @@ static void fill_memory(struct model *m)
         m->memory[near][W_HOST] += steps * fmax(0, group - head);
 }
 
+/* What a mean sequence has in common with others, as the forecast takes it (policy/forecast.c). */
+static void find_shared(struct model *m, const struct aq_kv_kinds *kinds)
+{
+    uint32_t copied = aq_forecast_copied(m->o->work, kinds, &m->o->in->kv);
+    bool pages = !m->o->in->kv.residual.tokens;
+    for (uint32_t k = 0; k < kinds->count; k++)
+        pages &= !m->held_prompt[k].drops;
+    if (pages)
+        m->shared = aq_forecast_shared(m->o->work, m->sizes.shape.page_slots);
+    m->spared = (!pages || m->separate) && copied > m->shared ? copied : m->shared;
+}
+
 static void make(struct model *m, const struct aq_shares_opts *o, bool head_on_device, double seats)
 {
     struct aq_block_inputs in = aq_shares_inputs(o);
@@ -312,15 +325,12 @@ static void make(struct model *m, const struct aq_shares_opts *o, bool head_on_d
     aq_block_sizes(&m->sizes, &in, o->shape.micro_batch);
     const struct aq_kv_kinds *kinds = &m->sizes.kinds;
     m->prompt = (uint32_t)fmax(1, round(o->work->prompt));
-    m->shared = (uint32_t)fmin(aq_block_shared_slots(&in, &m->sizes.shape, kinds), m->prompt - 1);
     struct aq_length mean = {m->prompt, (uint32_t)fmax(0, o->work->total - m->prompt), 0};
-    uint32_t copied = aq_forecast_copied(o->work, kinds, &o->in->kv);
-    bool owned = !m->shared || m->separate; /* in some part, it may be */
-    m->spared = owned && copied > m->shared ? copied : m->shared;
-    double computed = m->prompt - m->spared;
     uint32_t seen = (uint32_t)fmax(m->prompt, (o->work->prompt + o->work->total) / 2);
     aq_forecast_held_of(m->held_prompt, kinds, &o->in->kv, &mean, m->prompt);
     aq_forecast_held_of(m->held, kinds, &o->in->kv, &mean, seen);
+    find_shared(m, kinds);
+    double computed = m->prompt - m->spared;
     double each = fmax(1, floor((double)m->sizes.shape.prompt_tokens / computed));
     double of_batch = m->seats / o->shape.micro_batches;
     m->prefill_passes = ceil(of_batch / each);

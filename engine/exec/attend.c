@@ -784,8 +784,8 @@ static void copy_tail(const struct attend *t, uint32_t i)
     t->c->kernels->kv_append(t->c->exec, &a);
 }
 
-/* Attends the prompts: all that keep every key in one call, and the others one by one, because
- * there is scratch for one. */
+/* Attends the prompts: those that keep every key in one call, up to one that copies some, and the
+ * others one by one, because there is scratch for one. */
 static void prompts(struct attend *t)
 {
     for (uint32_t i = 0, end; i < t->count; i = end) {

@@ -158,7 +158,8 @@ static void find_scratch(struct aq_executor *x)
     x->transfer_bytes = aq_kv_layout_transfer(x->plan, x->steps->kv_heads);
     for (uint32_t i = 0; i < runs && x->prompt_layout.bytes; i++) {
         x->prompt_block[i] = exec_slot(x, AQ_SLOT_KV_PREFILL, 0) + i * run_bytes;
-        x->kept_block[i] = x->prompt_block[i] + x->prompt_layout.kept; /* as many as stay */
+        if (s->plain_run_bytes) /* as many as stay */
+            x->kept_block[i] = x->prompt_block[i] + x->prompt_layout.kept;
     }
 }
 

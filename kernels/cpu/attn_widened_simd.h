@@ -8,7 +8,7 @@
 
 enum {
     QUERIES_WIDENED = 16,           /* from so many on the widening is worth it */
-    SCORE_QUERIES = VEC_LANES / 4,  /* whose scores are made together, */
+    SCORE_QUERIES = QUERIES_WIDE,   /* whose scores are made together, */
     SCORE_VECS = 2 * SCORE_QUERIES, /* each for two vectors of slots */
     VALUE_VECS = 4,
 };
@@ -123,7 +123,7 @@ VEC_FN void score_lanes(const float *key, const float *q, uint32_t width, uint32
         ret[n] = vec_add(ret[n], other[n]);
 }
 
-/* The same for lanes l, l + 4, l + 8 and l + 12 of sixteen, or l, l + 2, l + 4 and l + 6 of eight. */
+/* The same for lanes a quarter of all apart: l, l + 4, l + 8 and l + 12 of sixteen. */
 VEC_FN void score_four(const float *key, const float *q, uint32_t width, uint32_t lane,
                        vec ret[SCORE_VECS])
 {

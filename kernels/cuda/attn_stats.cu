@@ -131,8 +131,7 @@ AQ_DEVICE_FN float log_sum_at(const struct aq_attn *a, const struct aq_attn_seq 
 struct notes {
     float log_sum[TILE_ROWS], weight[TILE_ROWS];
     uint32_t keys[TILE_ROWS]; /* 0 where a row does not count */
-    float
-        kept; /* where a window ends with them, what it leaves of the sums in front of it; else -1 */
+    float kept; /* where a window ends with them: what it leaves of sums in front of it; else -1 */
 };
 
 /* Eight floats, at once where they are aligned. */

@@ -206,8 +206,8 @@ static void slots_taken_over_are_written_again(void **state)
     aq_steps_close(&m);
 }
 
-/* Prompts that own their slots and begin alike: the first pass of a mean micro-batch has the work of
- * the same pass as seats play it. */
+/* Prompts that own their slots and begin alike: the first pass of a mean micro-batch has the work
+ * of the same pass as seats play it. */
 static void what_prompts_copy_counts_as_it_is_played(void **state)
 {
     static const struct owner {
@@ -284,6 +284,49 @@ static void what_prompts_copy_counts_as_it_is_played(void **state)
     aq_steps_close(&m);
 }
 
+/* Each part has a prompt that is computed whole in each pass, so that fewer fit. */
+static void parts_that_own_their_slots_lead_in_each_pass(void **state)
+{
+    struct aq_model_steps m = plans_model(2, 128, 2, 512);
+    struct aq_block_inputs in = inputs(&m);
+    struct aq_placement p = {{{100, 0, 0}}, {{30, 40, 30}}, {{100, 0, 0}}, AQ_DEVICE};
+    in.placement = &p;
+    in.separate = true;
+    in.attention_auto = false;
+    in.attention = AQ_ATTEND_DEVICE;
+    in.prompt_max = 200;
+    in.total_max = 240;
+    in.sequences = 16;
+    in.prompt_sum = 16ull * in.prompt_max;
+    in.total_sum = 16ull * in.total_max;
+    in.shared_sum = 16 * 144; /* 128 in whole windows of sums */
+    in.prompt_tokens = 600;
+    in.kv = h2o(0.4);
+    struct aq_block b = plans_choose(&in);
+    assert_int_equal(b.plan.part_count, 3);
+    struct aq_hardware hw = machine();
+    struct aq_forecast f = forecast(&b, &in, &hw, true, false);
+    struct aq_length length[16];
+    for (uint32_t n = 0; n < 16; n++)
+        length[n] = (struct aq_length){200, 40, n ? 144 : 0};
+    struct aq_seating_opts o = {&m, &b, length, 16, 16, true, 0};
+    struct aq_seating *seating;
+    struct aq_pass_shape *shape = aq_pass_shapes_new(&b.plan);
+    uint32_t prefill, decode, passes = 0;
+    double rows = 0;
+    assert_non_null(shape);
+    assert_int_equal(aq_seating_open(&seating, &o, NULL), 0);
+    for (; rows < f.prompt_tokens && aq_seating_next(seating, shape, &prefill, &decode); passes++)
+        rows += prefill;
+    assert_true(rows == f.prompt_tokens && f.prompt_tokens > 0);
+    assert_int_equal(passes, f.prefill_passes);
+    assert_true(passes > 1);
+    aq_seating_close(seating);
+    free(shape);
+    aq_block_close(&b);
+    aq_steps_close(&m);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_slow_disk_decides),
     cmocka_unit_test(work_adds_up),
@@ -292,6 +335,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(what_is_held_moves),
     cmocka_unit_test(slots_taken_over_are_written_again),
     cmocka_unit_test(what_prompts_copy_counts_as_it_is_played),
+    cmocka_unit_test(parts_that_own_their_slots_lead_in_each_pass),
 };
 
 AQ_TEST_MAIN(tests)

@@ -281,8 +281,8 @@ static void runs_of_neighbours_stand_for_a_long_job(void **state)
     aq_steps_close(&m);
 }
 
-/* A header that all have: the pool is of distinct tokens, unless sequences own their slots, and mean
- * forecast and played job agree on what prefill takes. */
+/* A header that all have: the pool is of distinct tokens, unless sequences own their slots, and
+ * mean forecast and played job agree on what prefill takes. */
 static void plans_count_a_header_once(void **state)
 {
     enum { COUNT = 64, PROMPT = 100, SHARED = 64, NEW = 64 };
