@@ -470,16 +470,16 @@ static void keys_that_rows_share_are_read_once_for_some_of_them(void **state)
     hw.device.overlap = 1;
     expect_near(work_s(&hw, AQ_OP_ATTN_DEVICE, &cost), 10);
     cost.joint_bytes = 32;
-    expect_near(work_s(&hw, AQ_OP_ATTN_DEVICE, &cost), (40 - 31) / 4.0 + 1000 * 31 / 40.0 / 1000);
-    cost.group = 8; /* four sequences at once */
+    expect_near(work_s(&hw, AQ_OP_ATTN_DEVICE, &cost), (40 - 31.75) / 4 + 1000 * 31.75 / 40 / 1000);
+    cost.group = 32; /* four sequences at once */
     expect_near(work_s(&hw, AQ_OP_ATTN_DEVICE, &cost), (40 - 24) / 4.0 + 1000 * 24 / 40.0 / 1000);
     hw.device.threads = 2;
-    cost.heads = 128; /* of eight rows, so that each thread has four tiles of two */
+    cost.heads = 512; /* of eight rows, so that each thread has four tiles of two */
     expect_near(work_s(&hw, AQ_OP_ATTN_DEVICE, &cost), (40 - 16) / 4.0 + 1000 * 16 / 40.0 / 1000);
     hw.device.threads = 3;
     expect_near(work_s(&hw, AQ_OP_ATTN_DEVICE, &cost), 10);
     cost.heads = 0;
-    cost.group = 17;
+    cost.group = 65;
     expect_near(work_s(&hw, AQ_OP_ATTN_DEVICE, &cost), 10);
     cost.group = 1;
     hw.device_on_host = false;
