@@ -91,6 +91,13 @@ static void order_queries(const struct decode *t, struct form f)
     }
 }
 
+VEC_FN void add_scores(vec to[SCORE_VECS], const vec other[SCORE_VECS])
+{
+    AQ_UNROLL(8)
+    for (int n = 0; n < SCORE_VECS; n++)
+        to[n] = vec_add(to[n], other[n]);
+}
+
 /* Lane l of the scores of some queries for two vectors of slots, and the one half of all lanes
  * further, added up. */
 VEC_FN void score_lanes(const float *key, const float *q, uint32_t width, uint32_t lane,
@@ -118,9 +125,7 @@ VEC_FN void score_lanes(const float *key, const float *q, uint32_t width, uint32
             other[2 * i + 1] = vec_fma(second, y, other[2 * i + 1]);
         }
     }
-    AQ_UNROLL(8)
-    for (int n = 0; n < SCORE_VECS; n++)
-        ret[n] = vec_add(ret[n], other[n]);
+    add_scores(ret, other);
 }
 
 /* The same for lanes a quarter of all apart: l, l + 4, l + 8 and l + 12 of sixteen. */
@@ -130,9 +135,7 @@ VEC_FN void score_four(const float *key, const float *q, uint32_t width, uint32_
     vec other[SCORE_VECS];
     score_lanes(key, q, width, lane, ret);
     score_lanes(key, q, width, lane + VEC_LANES / 4, other);
-    AQ_UNROLL(8)
-    for (int n = 0; n < SCORE_VECS; n++)
-        ret[n] = vec_add(ret[n], other[n]);
+    add_scores(ret, other);
 }
 
 /* And for every second lane. */
@@ -144,9 +147,7 @@ VEC_FN void score_half(const float *key, const float *q, uint32_t width, uint32_
     if (VEC_LANES == 8)
         return;
     score_four(key, q, width, lane + 2, other);
-    AQ_UNROLL(8)
-    for (int n = 0; n < SCORE_VECS; n++)
-        ret[n] = vec_add(ret[n], other[n]);
+    add_scores(ret, other);
 }
 
 /* p[i][slot] = q[i] . K[slot] of SCORE_QUERIES queries. */

@@ -18,6 +18,14 @@ enum {
     PLAIN_DIM_MAX = 256,
 };
 
+/* Blocks of the plain version that an SM is to hold: registers are kept for so many.  sm_75 has
+ * threads for eight. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+enum { PLAIN_BLOCKS = 8 };
+#else
+enum { PLAIN_BLOCKS = 12 };
+#endif
+
 /* ---- which pairs count ---- */
 
 /* As aq_attn_band(). */
@@ -329,7 +337,7 @@ __global__ void __launch_bounds__(THREADS, D == 128 ? 2 : 3) stats_tile(struct a
 /* ---- plain ---- */
 
 /* A grid of (head-blocks, rows of sums, sequences). */
-__global__ void __launch_bounds__(THREADS) stats_plain(struct aq_attn p)
+__global__ void __launch_bounds__(THREADS, PLAIN_BLOCKS) stats_plain(struct aq_attn p)
 {
     AQ_SHARED(float, keys); /* [32][dim + 1], and sums of a window, [THREADS] */
     const struct aq_attn *a = &p;

@@ -436,41 +436,32 @@ class Generate(Rig):
         self.assertLess(moved["on"][0], moved["off"][0] / 3)
         self.assertLess(moved["on"][1], moved["off"][1] / 3)
 
-    def test_sums_over_all_queries_go_on_from_those_of_the_prompt_in_front(self):
+    def share_a_header(self, least, *words):
+        """Eight prompts with one header: results are the same with sharing on and off, and so many tokens shared."""
         header = "The old house stood at the end of the lane, and nobody had lived in it. " * 8
         self.write([{"id": f"q{i}", "prompt": header + f"Number {i}: " + "who lived there " * (i % 4), "max_tokens": 12,
                      "logprobs": 0} for i in range(8)])
+        found = {}
+        for share in ("off", "on"):
+            report = self.reported("--share-prefixes", share, *words, "--ordered", target=self.path(f"{share}.jsonl"))
+            lines = lines_of(self.path(f"{share}.jsonl"))
+            for line in lines:
+                line.pop("created", None)
+            found[share] = lines, report["shared_tokens"]
+        self.assertEqual(found["on"][0], found["off"][0], words)
+        self.assertEqual(found["off"][1], 0)
+        self.assertGreaterEqual(found["on"][1], least, words)
+
+    def test_sums_over_all_queries_go_on_from_those_of_the_prompt_in_front(self):
         for policy in (("h2o", "--kv-budget", "64"), ("h2o", "--kv-budget", "200"), ("heavy", "--kv-budget", "25%"),
                        ("adakv", "--kv-budget", "64"), ("h2o", "--kv-budget", "64", "--kv-decode", "bulk")):
-            found = {}
-            for share in ("off", "on"):
-                report = self.reported("--share-prefixes", share, "--kv-policy", *policy, "--ordered",
-                                       target=self.path(f"{share}.jsonl"))
-                lines = lines_of(self.path(f"{share}.jsonl"))
-                for line in lines:
-                    line.pop("created", None)
-                found[share] = lines, report["shared_tokens"]
-            self.assertEqual(found["on"][0], found["off"][0], policy)
-            self.assertEqual(found["off"][1], 0)
-            self.assertGreaterEqual(found["on"][1], 7 * 128, policy)  # of some 150 tokens whole windows of 64
+            self.share_a_header(7 * 128, "--kv-policy", *policy)  # of some 150 tokens whole windows of 64
 
     def test_prompts_whose_keys_become_codes_are_computed_once_in_a_pass(self):
-        header = "The old house stood at the end of the lane, and nobody had lived in it. " * 8
-        self.write([{"id": f"q{i}", "prompt": header + f"Number {i}: " + "who lived there " * (i % 4), "max_tokens": 12,
-                     "logprobs": 0} for i in range(8)])
         for words, least in ((("--kv-format", "kivi4"), 7 * 140), (("--kv-format", "kivi2"), 7 * 140),
                              (("--kv-format", "kivi2", "--kv-policy", "snapkv", "--kv-budget", "64"), 7 * 128),
                              (("--kv-format", "kivi4", "--kv-policy", "knorm", "--kv-budget", "50%"), 7 * 128)):
-            found = {}
-            for share in ("off", "on"):
-                report = self.reported("--share-prefixes", share, *words, "--ordered", target=self.path(f"{share}.jsonl"))
-                lines = lines_of(self.path(f"{share}.jsonl"))
-                for line in lines:
-                    line.pop("created", None)
-                found[share] = lines, report["shared_tokens"]
-            self.assertEqual(found["on"][0], found["off"][0], words)
-            self.assertEqual(found["off"][1], 0)
-            self.assertGreaterEqual(found["on"][1], least, words)
+            self.share_a_header(least, *words)
 
     def test_a_report_says_which_rules_heads_had(self):
         self.write([{"id": f"q{i}", "prompt": "The old house stood at the end of the lane. " * (3 + i)} for i in range(4)])
