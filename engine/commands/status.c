@@ -58,7 +58,7 @@ static const struct field memory_columns[] = {
     {"ledger", UNIT_BYTES, "ledger"},
     {"measured", UNIT_BYTES, "measured"},
 };
-enum { NAME_WIDTH = 12, ROW_WIDTH = 16, COLUMN_WIDTH = 11, TEXT_BYTES = 1024 };
+enum { NAME_WIDTH = 12, ROW_WIDTH = 16, COLUMN_WIDTH = 11, COLUMNS_MAX = 8, TEXT_BYTES = 1024 };
 
 static enum unit unit_of(const char *key)
 {
@@ -103,6 +103,18 @@ static void value_text(char *text, size_t bytes, enum unit unit, const json_t *v
     free(dump);
 }
 
+static void cell_text(char *text, size_t bytes, const struct field *column, const json_t *row)
+{
+    value_text(text, bytes, column->unit, json_object_get(row, column->key));
+}
+
+/* The width of a column that has these cells under its title: a wide one shifts no other. */
+static int widened(int width, const char *text)
+{
+    int n = (int)strnlen(text, TEXT_BYTES);
+    return n > width ? n : width;
+}
+
 /* Lanes or tiers: a line each, under the names of the columns. */
 static void print_table(const struct aquifer_hooks *hooks, const char *key, const json_t *rows,
                         const struct field *columns, size_t count)
@@ -110,18 +122,29 @@ static void print_table(const struct aquifer_hooks *hooks, const char *key, cons
     const char *name;
     json_t *row;
     char text[TEXT_BYTES];
+    int names = ROW_WIDTH - 2, width[COLUMNS_MAX];
     if (!json_object_size(rows))
         return;
-    aq_hooks_outputf(hooks, "%-*s", ROW_WIDTH, key);
     for (size_t i = 0; i < count; i++)
-        aq_hooks_outputf(hooks, " %*s", COLUMN_WIDTH, columns[i].title);
+        width[i] = widened(COLUMN_WIDTH, columns[i].title);
+    json_object_foreach((json_t *)rows, name, row)
+    {
+        names = widened(names, name);
+        for (size_t i = 0; i < count; i++) {
+            cell_text(text, sizeof(text), &columns[i], row);
+            width[i] = widened(width[i], text);
+        }
+    }
+    aq_hooks_outputf(hooks, "%-*s", names + 2, key);
+    for (size_t i = 0; i < count; i++)
+        aq_hooks_outputf(hooks, " %*s", width[i], columns[i].title);
     aq_hooks_outputf(hooks, "\n");
     json_object_foreach((json_t *)rows, name, row)
     {
-        aq_hooks_outputf(hooks, "  %-*s", ROW_WIDTH - 2, name);
+        aq_hooks_outputf(hooks, "  %-*s", names, name);
         for (size_t i = 0; i < count; i++) {
-            value_text(text, sizeof(text), columns[i].unit, json_object_get(row, columns[i].key));
-            aq_hooks_outputf(hooks, " %*s", COLUMN_WIDTH, text);
+            cell_text(text, sizeof(text), &columns[i], row);
+            aq_hooks_outputf(hooks, " %*s", width[i], text);
         }
         aq_hooks_outputf(hooks, "\n");
     }
@@ -337,13 +360,13 @@ static const struct field sum_columns[] = {
     {"eta_s", UNIT_SECONDS, "left"},
 };
 
-static void print_row(const struct aquifer_hooks *hooks, const json_t *row, const char *name)
+static void print_row(const struct aquifer_hooks *hooks, const int width[], const json_t *row,
+                      const char *name)
 {
     char text[TEXT_BYTES];
     for (size_t i = 0; i < AQ_ARRAY_LEN(sum_columns); i++) {
-        value_text(text, sizeof(text), sum_columns[i].unit,
-                   json_object_get(row, sum_columns[i].key));
-        aq_hooks_outputf(hooks, "%*s ", COLUMN_WIDTH, text);
+        cell_text(text, sizeof(text), &sum_columns[i], row);
+        aq_hooks_outputf(hooks, "%*s ", width[i], text);
     }
     aq_hooks_outputf(hooks, " %s\n", name);
 }
@@ -353,15 +376,25 @@ static void print_sum(const struct aquifer_hooks *hooks, const struct sum *t, ui
 {
     size_t i;
     json_t *row;
-    for (i = 0; i < AQ_ARRAY_LEN(sum_columns); i++)
-        aq_hooks_outputf(hooks, "%*s ", COLUMN_WIDTH, sum_columns[i].title);
+    int width[AQ_ARRAY_LEN(sum_columns)];
+    for (size_t c = 0; c < AQ_ARRAY_LEN(sum_columns); c++) {
+        char text[TEXT_BYTES];
+        cell_text(text, sizeof(text), &sum_columns[c], document);
+        width[c] = widened(widened(COLUMN_WIDTH, sum_columns[c].title), text);
+        json_array_foreach(t->rows, i, row)
+        {
+            cell_text(text, sizeof(text), &sum_columns[c], row);
+            width[c] = widened(width[c], text);
+        }
+        aq_hooks_outputf(hooks, "%*s ", width[c], sum_columns[c].title);
+    }
     aq_hooks_outputf(hooks, "\n");
     json_array_foreach(t->rows, i, row)
     {
         const char *file = json_string_value(json_object_get(row, "file"));
-        print_row(hooks, row, file ? file : "?");
+        print_row(hooks, width, row, file ? file : "?");
     }
-    print_row(hooks, document, "all");
+    print_row(hooks, width, document, "all");
     if (t->alike && files < t->shards)
         aq_hooks_outputf(hooks, "%u of %u shards are not among these files\n", t->shards - files,
                          t->shards);

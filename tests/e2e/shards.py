@@ -162,6 +162,22 @@ class Shards(Rig):
                 json.dump(dict(document, state="running", pid=2 ** 22 + 1, host=host), f)
             self.assertEqual(self.status(self.shard(0), self.shard(1))["shards"][0]["state"], state)
 
+    def test_wide_numbers_and_names_shift_no_column(self):
+        wide = dict(state="done", done=10**12, total=10**12, gen_tok_s=123456789.5, shard="0/2", lanes={
+            "compute": dict(busy_s=1, bytes=1, gb_s=1, ceiling_gb_s=1),
+            "a lane with a long name": dict(busy_s=1e9, bytes=1 << 60, gb_s=1e12, ceiling_gb_s=1)})
+        for i, document in enumerate((wide, dict(wide, gen_tok_s=1.5, done=1, shard="1/2"))):
+            with open(self.shard(i) + ".status.json", "w", encoding="utf-8") as f:
+                json.dump(document, f)
+
+        def shown(*files):
+            return self.run_program([PROGRAM, "status", *files]).stdout.decode().split("\n")
+        titles, *rows = shown(self.shard(0), self.shard(1))[:3]
+        self.assertEqual({row.index("tok/s") + 5 for row in rows}, {titles.index("generated") + 9})
+        lines = shown(self.shard(0))
+        titles, *rows = lines[next(i for i, line in enumerate(lines) if line.startswith("lanes")):][:3]
+        self.assertEqual({len(row) for row in rows}, {len(titles)})
+
     # ---- one packs, others wait
 
     def streaming(self):
