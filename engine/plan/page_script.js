@@ -30,7 +30,7 @@
     if (t < 86400) return `${Math.floor(t / 3600)} h ${two(Math.floor(t / 60) % 60)} m`;
     return `${Math.floor(t / 86400)} d ${two(Math.floor(t / 3600) % 24)} h`;
   };
-  const moneyText = (x) => (x < 0.1 ? digits(x, 2) : x < 100 ? x.toFixed(2) : Math.round(x).toLocaleString("en"));
+  const moneyText = (x) => (x >= 1 || x === 0 ? x.toFixed(2) : String(Number(x.toPrecision(3)))); // as aq_money_text
   const rangeText = (low, high) => (low === high ? `${high}` : `${low}-${high}`);
   const levelText = (axis, v, spaced) => (axis.unit === "bytes" ? bytesText(v.high)
     : rangeText(v.low, v.high) + (spaced ? " tokens" : ""));
