@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Decode attention: what blocks of KIVI take beside the others, on vec.h; a part of
- * attn_decode_simd.h. */
+ * attn_block_simd.h. */
 
 /* Are the rows of codes whole vectors, each of one group of V? */
 VEC_FN bool is_direct(struct form f)

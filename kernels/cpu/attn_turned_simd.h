@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Queries that are turned back in front of a sequence's first slots (struct aq_attn_turn), on
- * vec.h; included by attn_decode_simd.h.  Few slots are, in the first block mostly: they are
+ * vec.h; included by attn_block_simd.h.  Few slots are, in the first block mostly: they are
  * scored once more, in the order of all scores, and no other slot's score changes. */
 
 VEC_FN void turn_query(float *to, const float *q, uint32_t dim, const struct aq_attn_turn *by)
