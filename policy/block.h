@@ -59,7 +59,10 @@ struct aq_block_inputs {
     uint64_t shared_sum; /* of prompt_sum: what each has in common with the prompt before it, in
                             steps of AQ_HEAD_BLOCK_SLOTS */
     uint32_t prompt_max, total_max, new_max; /* new_max: most new tokens; 0: unknown */
-    struct aq_kv_policy kv;                  /* all zero: full */
+    /* Lengths of the sequences, as aq_forecast_job() takes them; NULL: unknown. */
+    const struct aq_length *length;
+    uint32_t length_count;
+    struct aq_kv_policy kv; /* all zero: full */
     /* Bytes that do not depend on the shape. */
     uint64_t scratch_bytes_per_thread, queue_bytes, process_bytes;
     uint64_t codes_bytes;           /* of rows, where products are computed on codes */

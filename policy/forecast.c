@@ -22,6 +22,16 @@ void aq_forecast_mean(struct aq_forecast_work *w, const struct aq_block_inputs *
     w->prompt = fmax(1, known ? (double)in->prompt_sum / count : in->prompt_max);
     w->total = fmax(w->prompt + 1, known ? (double)in->total_sum / count : in->total_max);
     w->shared = known ? (double)in->shared_sum / count : 0;
+    w->alike = !known || (in->prompt_sum == in->sequences * in->prompt_max &&
+                          in->total_sum == in->sequences * in->total_max);
+}
+
+double aq_forecast_rest(const struct aq_forecast_work *w, double seats)
+{
+    double all = (double)w->sequences;
+    if (all <= seats)
+        return all;
+    return w->refill && !w->alike ? seats / 2 : all - floor(all / seats) * seats;
 }
 
 static uint32_t mean_prompt(const struct aq_forecast_work *w)
@@ -373,7 +383,6 @@ static void add_up(struct aq_forecast *f, const struct maker *m)
     f->tokens = seats * generated;
     f->block_s = f->prefill_s + fmax(0, generated - 1) * f->decode_pass_s;
     f->gen_tok_s = f->block_s > 0 ? f->tokens / f->block_s : 0;
-    /* With refill waiting sequences take the seats of ended ones. */
     f->blocks = (double)w->sequences / fmax(1, seats);
     f->all_prefill_s = f->blocks * f->prefill_s;
     f->all_decode_s = f->blocks * (f->block_s - f->prefill_s);
@@ -442,23 +451,26 @@ int aq_forecast_make(struct aq_forecast *ret, const struct aq_block *block,
 {
     struct aq_forecast f, last;
     int rc = forecast_block(&f, block, work, hw, reterr);
-    if (rc < 0 || !work->sequences || work->refill) {
+    if (rc < 0 || !work->sequences) {
         *ret = rc < 0 ? *ret : f;
         return rc;
     }
     struct aq_forecast_work rest = *work;
-    double whole = floor(f.blocks);
-    rest.sequences = work->sequences - (uint64_t)(whole * f.prompts);
+    rest.sequences = (uint64_t)aq_forecast_rest(work, f.prompts);
+    double whole = (double)(work->sequences - rest.sequences) / f.prompts;
+    if (rest.sequences == work->sequences) /* the one block that is there */
+        whole = 1;
     f.all_prefill_s = whole * f.prefill_s;
     f.all_decode_s = whole * (f.block_s - f.prefill_s);
-    if (rest.sequences) {
+    if (rest.sequences && rest.sequences < work->sequences) {
         rc = forecast_block(&last, block, &rest, hw, reterr);
         if (rc < 0)
             return rc;
         f.all_prefill_s += last.prefill_s;
         f.all_decode_s += last.block_s - last.prefill_s;
     }
-    f.blocks = ceil(f.blocks);
+    if (!work->refill)
+        f.blocks = ceil(f.blocks);
     double all_s = f.all_prefill_s + f.all_decode_s;
     f.gen_tok_s = all_s > 0 ? (double)work->sequences * (work->total - work->prompt) / all_s : 0;
     *ret = f;

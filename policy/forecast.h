@@ -18,6 +18,7 @@ struct aq_forecast_work {
     double prompt, total; /* tokens of a mean sequence: prompt; prompt and generated */
     double shared;        /* of its prompt: in common with the one before it, in steps of 32 */
     bool refill, serial;
+    bool alike; /* every sequence has the mean's lengths, as far as is known */
 };
 
 struct aq_forecast {
@@ -32,14 +33,18 @@ struct aq_forecast {
     double prompts, prompt_tokens, tokens; /* of a block */
     double block_s; /* prefill, and decode passes until the mean sequence has ended */
     double blocks;  /* of the whole work; 0: unknown */
-    /* Of the whole work, whose last block has fewer seats taken without refill.  Passes with prompt
-     * and decode rows count as decode.  0: unknown. */
+    /* Of the whole work, whose last block has fewer seats taken (aq_forecast_rest).  Passes with
+     * prompt and decode rows count as decode.  0: unknown. */
     double all_prefill_s, all_decode_s;
     double gen_tok_s; /* of the whole work, or of one block after the other */
 };
 
 /* The sums of a workload, or its longest sequences where they are unknown. */
 void aq_forecast_mean(struct aq_forecast_work *w, const struct aq_block_inputs *in);
+/* Sequences of the last block of the work, which runs as long as any other: what whole blocks of
+ * `seats` leave over, or, where seats are refilled and lengths differ, half the seats, as one after
+ * the other ends and finds no sequence that waits. */
+double aq_forecast_rest(const struct aq_forecast_work *w, double seats);
 
 /* What a sequence holds in the layers of one kind. */
 struct aq_forecast_held {

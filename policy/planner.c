@@ -17,6 +17,13 @@ static const double split_pays = 1.02;
  * equal plans. */
 enum { OPS_MAX = 4000 * 1000 };
 enum { REPAIRS_MAX = 4, BETWEEN_STEPS = 4, REFINED_MAX = 3 };
+/* Candidates are tried whose bound is so many times the best rate; beside the best block also with
+ * less, because overheads change with the share of KV on disk, and the bound knows one of them. */
+static const double promising = 1.001, refined = 0.95;
+/* Of the fastest candidates of other kinds than the best one's so many are played whose rate is at
+ * least this share of its rate; it gives way to one that is this many times as fast. */
+enum { PLAYED_MAX = 3 };
+static const double worth_playing = 0.8, clearly = 1.005;
 /* An error of this share of the weights counts as none: the bytes are known. */
 static const double known_bytes = 0.002;
 /* Prompt tokens of a pass that are tried where the usual number (0) does not fit. */
@@ -288,22 +295,41 @@ static int put_arms(struct aq_search *s, enum aq_tier hidden, uint32_t tokens,
     return rc;
 }
 
-/* The candidate with the highest bound, of an arm or (-1) of all; of equal bounds the one with the
+/* The rate of candidate n of an arm: its bound, of which it should reach as much as the candidate
+ * of the nearest number of seats, since what bounds leave out costs an arm's programs about
+ * alike. */
+static double expected(const struct aq_search_arm *a, uint32_t n)
+{
+    double share = 1, nearest = INFINITY;
+    for (uint32_t i = 0; i < a->count; i++) {
+        double far = fabs(log((double)a->tried[i] / a->tried[n]));
+        if (a->reached[i] > 0 && far < nearest) {
+            nearest = far;
+            share = a->reached[i];
+        }
+    }
+    return share * a->bound[n];
+}
+
+/* The most promising candidate, of an arm or (-1) of all; of equally promising ones that with the
  * fewest seats.  False: no bound is above the rate of the best block. */
 static bool next(const struct aq_search *s, int of, int *ret_arm, uint32_t *ret_index)
 {
-    double most = s->rate;
+    double most = 0;
     bool found = false;
     for (uint32_t i = 0; i < s->arm_count; i++) {
         const struct aq_search_arm *a = &s->arm[i];
         for (uint32_t n = 0; n < a->count && (of < 0 || of == (int)i); n++) {
+            if (a->bound[n] <= s->rate * s->least)
+                continue;
+            double rate = expected(a, n);
             bool fewer =
-                found && a->bound[n] > most * 0.999 &&
+                found && rate > most * 0.999 &&
                 a->tried[n] * a->shape.micro_batches <
                     s->arm[*ret_arm].tried[*ret_index] * s->arm[*ret_arm].shape.micro_batches;
-            if (a->bound[n] <= most * 1.001 && !fewer)
+            if (found && rate <= most * 1.001 && !fewer)
                 continue;
-            most = fmax(most, a->bound[n]);
+            most = fmax(most, rate);
             *ret_arm = (int)i;
             *ret_index = n;
             found = true;
@@ -312,8 +338,8 @@ static bool next(const struct aq_search *s, int of, int *ret_arm, uint32_t *ret_
     return found;
 }
 
-/* Tries candidates in the order of their bounds, which fall as overheads become known, until `most`
- * of them have fitted. */
+/* Tries candidates, the most promising first, until `most` of them have fitted.  Bounds fall as
+ * overheads become known. */
 static int try_best(struct aq_search *s, int of, uint32_t most, struct aq_err *reterr)
 {
     int arm, rc = 0;
@@ -321,11 +347,13 @@ static int try_best(struct aq_search *s, int of, uint32_t most, struct aq_err *r
     while (rc == 0 && most && s->ops < s->ops_max && next(s, of, &arm, &index)) {
         struct aq_search_arm *a = &s->arm[arm];
         bool first = !a->overhead_seats;
+        s->last = 0;
         rc = try_seats(s, arm, a->tried[index], reterr);
-        a->bound[index] = -1;
         most -= a->tried[index] < a->unfit;
         if (rc == 0 && (first || a->tried[index] >= a->unfit))
             rc = fill_bounds(s, a, reterr);
+        a->reached[index] = a->bound[index] > 0 ? s->last / a->bound[index] : 0;
+        a->bound[index] = -1;
     }
     return rc;
 }
@@ -354,12 +382,15 @@ static int refine(struct aq_search *s, struct aq_err *reterr)
         a->count = 0;
         a->shape.kv_disk = disk[i];
         memset(a->bound, 0, sizeof(a->bound));
+        memset(a->reached, 0, sizeof(a->reached));
         for (uint32_t n = low; n <= high; n += step)
             put_seats(a, n, most);
         rc = fill_bounds(s, a, reterr);
     }
+    s->least = refined;
     for (uint32_t a = 0; a < s->arm_count && rc == 0; a++)
         rc = try_best(s, (int)a, REFINED_MAX, reterr);
+    s->least = promising;
     return rc;
 }
 
@@ -448,6 +479,58 @@ static int try_all(struct aq_search *s, struct aq_err *reterr)
     return rc < 0 ? rc : aq_search_few_seats(s, reterr);
 }
 
+/* Generated tokens per second of the whole work, played with the lengths of its sequences; 0: it is
+ * too long for that. */
+static int play(double *ret, const struct aq_search *s, const struct aq_block *b,
+                struct aq_err *reterr)
+{
+    struct aq_forecast f = {.gen_tok_s = 0};
+    const struct aq_block_inputs *in = s->given;
+    int rc = aq_forecast_job(&f, b, &s->work, in->length, in->length_count, in->hw, reterr);
+    *ret = f.gen_tok_s;
+    return rc == -ENOMEM ? rc : 0;
+}
+
+static struct aq_search_finalist *fastest(struct aq_search *s)
+{
+    struct aq_search_finalist *best = s->finalist;
+    for (uint32_t i = 1; i < AQ_SEARCH_KINDS; i++)
+        best = s->finalist[i].rate > best->rate ? &s->finalist[i] : best;
+    return best;
+}
+
+/* Takes of the fastest of each kind the one that does the whole work in the least time.  Candidates
+ * are ranked by blocks one after the other; where seats are refilled prompts share passes with rows
+ * that decode, which is worth more in some kinds than in others. */
+static int play_finalists(struct aq_search *s, struct aq_err *reterr)
+{
+    double most = 0, rate, least = s->rate * worth_playing;
+    int rc = 0;
+    if (!s->given->refill || !s->given->length || !s->best.program.op_count)
+        return 0;
+    s->finalist[aq_search_kind(s, &s->best.plan.shape)].rate = 0;
+    for (uint32_t i = 0; rc == 0 && i < PLAYED_MAX; i++) {
+        struct aq_search_finalist *f = fastest(s);
+        if (f->rate < least || f->rate <= 0)
+            break;
+        rc = i ? 0 : play(&most, s, &s->best, reterr);
+        if (rc < 0 || most <= 0)
+            break;
+        struct aq_shares_opts o = {
+            .in = s->given, .sums = &s->sums, .work = &s->work, .shape = f->shape};
+        bool fits = aq_search_make_fits(s, &o, &f->found);
+        f->rate = 0;
+        rc = fits ? play(&rate, s, &s->now, reterr) : 0;
+        if (rc < 0 || !fits || rate < most * clearly)
+            continue;
+        struct aq_block better = s->now;
+        s->now = s->best;
+        s->best = better;
+        most = rate;
+    }
+    return rc;
+}
+
 /* The first candidate is the caller's block. */
 static int begin(struct aq_search *s, struct aq_block *best, const struct aq_block_inputs *in,
                  struct aq_err *reterr)
@@ -457,6 +540,7 @@ static int begin(struct aq_search *s, struct aq_block *best, const struct aq_blo
                                      .sequences = in->sequences,
                                      .refill = in->refill,
                                      .serial = in->serial},
+                            .least = promising,
                             .best_arm = -1};
     aq_forecast_mean(&s->work, in);
     aq_shares_sum_up(&s->sums, in);
@@ -481,6 +565,7 @@ int aq_planner_search(struct aq_block *best, const struct aq_block_inputs *in,
         return aq_error_memory(reterr, "block: search");
     int rc = begin(s, best, in, reterr);
     rc = rc < 0 ? rc : try_all(s, reterr);
+    rc = rc < 0 ? rc : play_finalists(s, reterr);
     if (rc == 0 && s->no_memory)
         rc = aq_error_memory(reterr, "block: search");
     aq_block_close(&s->now);

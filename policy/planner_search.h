@@ -13,6 +13,9 @@ enum {
     AQ_SEARCH_BATCHES_MAX = 3,
     AQ_SEARCH_ARMS_MAX = 64,
     AQ_SEARCH_SEATS_TRIED_MAX = 48,
+    /* Blocks that the work makes; more are alike in how they end. */
+    AQ_SEARCH_BLOCKS_MAX = 4,
+    AQ_SEARCH_KINDS = AQ_SEARCH_BATCHES_MAX * AQ_SEARCH_BLOCKS_MAX,
 };
 
 /* An arm of the search: candidates that differ in their seats only. */
@@ -24,9 +27,18 @@ struct aq_search_arm {
     uint32_t overhead_seats;
     uint32_t unfit; /* this many seats and more do not fit */
     uint32_t tried[AQ_SEARCH_SEATS_TRIED_MAX];
-    double bound[AQ_SEARCH_SEATS_TRIED_MAX]; /* of the rate; 0 and less: tried already */
-    double disk[AQ_SEARCH_SEATS_TRIED_MAX];  /* share of the KV on disk that gives this bound */
+    double bound[AQ_SEARCH_SEATS_TRIED_MAX];   /* of the rate; 0 and less: tried already */
+    double disk[AQ_SEARCH_SEATS_TRIED_MAX];    /* share of the KV on disk that gives this bound */
+    double reached[AQ_SEARCH_SEATS_TRIED_MAX]; /* of this bound, by the simulator; 0: not rated */
     uint32_t count;
+};
+
+/* The fastest candidate of a kind: of a number of micro-batches, and of blocks that the work
+ * makes. */
+struct aq_search_finalist {
+    struct aq_shares_shape shape;
+    struct aq_shares_found found;
+    double rate; /* 0: there is none */
 };
 
 struct aq_search {
@@ -36,6 +48,8 @@ struct aq_search {
     struct aq_search_arm arm[AQ_SEARCH_ARMS_MAX];
     uint32_t arm_count;
     uint64_t ops, ops_max; /* of this stage */
+    double least;          /* of the best rate: candidates with a lower bound are not tried */
+    struct aq_search_finalist finalist[AQ_SEARCH_KINDS];
     struct aq_block now, best;
     int best_arm;         /* -1: the caller's block is still the best */
     double rate, fastest; /* tokens generated per second: of the best block, of any block so far */
@@ -51,6 +65,8 @@ int aq_search_judge(struct aq_search *s, int arm, struct aq_err *reterr);
 void aq_search_round(struct aq_shares_found *f, const struct aq_shares_opts *o);
 /* A share of split attention rounded so that both sides have whole seats. */
 double aq_search_round_split(double percent, const struct aq_shares *kv, uint32_t seats);
+/* Where the kind of a block of this shape stands among the finalists. */
+uint32_t aq_search_kind(const struct aq_search *s, const struct aq_block_shape *b);
 /* Makes s->now with these shares, fitting or not; negative: it cannot be built. */
 int aq_search_make(struct aq_search *s, const struct aq_shares_opts *o,
                    const struct aq_shares_found *f);

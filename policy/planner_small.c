@@ -8,7 +8,7 @@
 #include <math.h>
 
 /* Most seats of a small block; most steps from one point; starting points beside the best block. */
-enum { FEW_SEATS = 9, STEPS_MAX = 192, STARTS = 4 };
+enum { FEW_SEATS = 16, STEPS_MAX = 192, STARTS = 4 };
 
 struct point {
     struct aq_shares_shape shape;

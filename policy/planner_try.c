@@ -3,6 +3,8 @@
  * best. */
 #include "policy/planner_search.h"
 
+#include "base/mem.h"
+
 #include <errno.h>
 #include <math.h>
 
@@ -30,6 +32,26 @@ static uint64_t disk_of(const struct aq_block *b)
     return aq_ledger_total(&b->ledger, AQ_DISK) + b->stream.bytes[AQ_DISK];
 }
 
+uint32_t aq_search_kind(const struct aq_search *s, const struct aq_block_shape *b)
+{
+    uint64_t seats = (uint64_t)b->micro_batch * b->micro_batches;
+    uint64_t blocks = s->given->sequences ? aq_div_up(s->given->sequences, seats) : 1;
+    uint64_t batches = aq_min_u64(b->micro_batches, AQ_SEARCH_BATCHES_MAX);
+    return (uint32_t)(AQ_SEARCH_BLOCKS_MAX * (batches - 1) +
+                      aq_min_u64(blocks, AQ_SEARCH_BLOCKS_MAX) - 1);
+}
+
+/* Keeps s->now, of this rate, as the fastest of its kind, if it is. */
+static void put_finalist(struct aq_search *s, int arm, double rate)
+{
+    const struct aq_block_shape *b = &s->now.plan.shape;
+    struct aq_search_finalist *f = &s->finalist[aq_search_kind(s, b)];
+    if (arm < 0 || rate <= f->rate)
+        return;
+    *f = (struct aq_search_finalist){s->arm[arm].shape, aq_search_shares(&s->now.plan), rate};
+    f->shape.micro_batch = b->micro_batch;
+}
+
 int aq_search_judge(struct aq_search *s, int arm, struct aq_err *reterr)
 {
     struct aq_forecast f;
@@ -38,6 +60,7 @@ int aq_search_judge(struct aq_search *s, int arm, struct aq_err *reterr)
     if (rc < 0)
         return rc == -ENOMEM ? rc : 0; /* the machine has no rate for an op */
     s->last = f.gen_tok_s;
+    put_finalist(s, arm, f.gen_tok_s);
     s->fastest = fmax(s->fastest, f.gen_tok_s);
     bool ours = s->best_arm >= 0; /* among the search's own candidates any gain counts, */
     uint64_t disk = disk_of(&s->now), disk_before = disk_of(&s->best);

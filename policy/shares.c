@@ -496,9 +496,10 @@ static double rate(const struct model *m, const double x[SHARES], const double b
     const struct aq_forecast_work *w = m->o->work;
     double generated = w->total - w->prompt, all = (double)w->sequences;
     double block_s = block[PREFILL] + fmax(0, generated - 1) * block[DECODE];
-    if (!w->sequences || w->refill || all == m->seats)
+    if (!w->sequences || all == m->seats)
         return generated * m->seats / block_s;
-    double whole = floor(all / m->seats), rest = all - whole * m->seats, last[PHASES] = {0};
+    double rest = aq_forecast_rest(w, m->seats), whole = (all - rest) / m->seats;
+    double last[PHASES] = {0};
     if (rest > 0) {
         struct model part;
         make(&part, m->o, m->head_on_device, rest);

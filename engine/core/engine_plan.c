@@ -134,6 +134,8 @@ int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_e
     if (e->opts.attention_stats)
         e->inputs.queue_bytes += aq_attention_stats_bytes(&stats);
     rc = keep_lengths(e, w, reterr);
+    e->inputs.length = e->length;
+    e->inputs.length_count = e->length_count;
     rc = rc < 0 ? rc : aq_block_choose(&e->block, &e->inputs, reterr);
     if (rc < 0) {
         aq_error_prefix(reterr, "%s", e->info.name);

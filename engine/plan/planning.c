@@ -199,7 +199,12 @@ static int spread_lengths(struct aq_planning *p, struct aq_err *reterr)
 
 int aq_planning_run(struct aq_planning *p, struct aq_err *reterr)
 {
-    int rc = aq_block_choose(&p->block, &p->in, &p->why_not);
+    int rc = spread_lengths(p, reterr);
+    if (rc < 0)
+        return rc;
+    p->in.length = p->lengths.item;
+    p->in.length_count = p->lengths.count;
+    rc = aq_block_choose(&p->block, &p->in, &p->why_not);
     p->feasible = rc == 0;
     if (rc == -ENOBUFS) {
         aq_error_prefix(&p->why_not, "%s", p->model->name);
@@ -215,10 +220,8 @@ int aq_planning_run(struct aq_planning *p, struct aq_err *reterr)
     }
     if (rc < 0)
         return aq_error(reterr, rc, "%s: %s", p->model->name, p->why_not.text);
-    rc = spread_lengths(p, reterr);
-    return rc < 0 ? rc
-                  : aq_planned_forecast(&p->forecast, &p->block, &p->work, p->lengths.item,
-                                        p->lengths.count, &p->hw, reterr);
+    return aq_planned_forecast(&p->forecast, &p->block, &p->work, p->lengths.item, p->lengths.count,
+                               &p->hw, reterr);
 }
 
 double aq_planning_total_s(const struct aq_planning *p)

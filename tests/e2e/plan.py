@@ -321,7 +321,7 @@ class Plan(Rig):
         self.assertEqual(loose["plan"]["kv"], {"name": "full", "residual": 128, "residual_rule": "sliding"})
         self.assertIn("lossy: keys and values rounded to kivi2", loose["warnings"])
         self.assertGreater(loose["predicted"]["gen_tok_s"], plain["predicted"]["gen_tok_s"])
-        self.assertGreater(loose["plan"]["micro_batch"], 2 * plain["plan"]["micro_batch"])
+        self.assertGreaterEqual(loose["plan"]["micro_batch"], 2 * plain["plan"]["micro_batch"])
         # The newest 128 tokens, and up to 31 that wait to leave with others: five runs of 32.
         seats, items = loose["plan"]["seats"], loose["memory"]["host"]["items"]
         self.assertEqual(items["kv residual"], seats * 40 * 5 * 32 * 2 * 40 * 128 * 2)

@@ -605,7 +605,65 @@ static void it_is_nearly_the_best_of_a_grid_beside_a_large_head(void **state)
     compare_with_grid(LARGE_HEAD, 0.95, 0);
 }
 
+/* Generated tokens per second of the whole work, all of whose sequences are alike. */
+static double played(const struct aq_block *b, const struct aq_block_inputs *in)
+{
+    struct aq_forecast f = plans_forecast(b, in, in->hw);
+    struct aq_length length = {in->prompt_max, in->total_max - in->prompt_max, 0};
+    struct aq_forecast_work work = {
+        .steps = in->steps, .sequences = in->sequences, .refill = in->refill};
+    aq_forecast_mean(&work, in);
+    assert_int_equal(aq_forecast_job(&f, b, &work, &length, 1, in->hw, NULL), 0);
+    return f.gen_tok_s;
+}
+
+/* A block with every seat that fits may be followed by one of few sequences, which takes as long.
+ * It is the whole job that counts, also where seats are refilled. */
+static void the_last_block_is_not_left_nearly_empty(void **state)
+{
+    struct aq_model_steps m = plans_model(6, 256, 4, 512);
+    for (int separate = 0; separate < 2; separate++) {
+        struct aq_hardware hw = drawn_machine(1, separate);
+        struct aq_block_inputs in = plans_inputs(&m);
+        struct aq_length length = {in.prompt_max, in.total_max - in.prompt_max, 0};
+        in.hw = &hw;
+        in.separate = separate;
+        in.budget[AQ_HOST] = in.budget[AQ_DEVICE] = (separate ? 20 : 36) * AQ_MIB;
+        in.budget[AQ_DEVICE] *= separate;
+        in.prompt_tokens = 256; /* fewer are tried only where no block fits with the usual number */
+        in.length = &length;
+        in.length_count = 1;
+        for (in.sequences = 20; in.sequences <= 120; in.sequences += TEST_SLOW ? 50 : 10) {
+            struct aq_block b = {0}, other = {0};
+            struct aq_block_inputs fixed = in;
+            double best = 0;
+            uint32_t seats = 0;
+            assert_int_equal(aq_block_choose(&b, &in, NULL), 0);
+            double rate = played(&b, &in);
+            for (fixed.micro_batches = 1; fixed.micro_batches <= 3; fixed.micro_batches++) {
+                fixed.micro_batch = (uint32_t)aq_div_up(in.sequences, fixed.micro_batches);
+                for (; fixed.micro_batch > 4; fixed.micro_batch -= 1 + fixed.micro_batch / 8) {
+                    if (aq_block_choose(&other, &fixed, NULL) < 0)
+                        continue;
+                    double found = played(&other, &fixed);
+                    seats = found > best ? fixed.micro_batch * fixed.micro_batches : seats;
+                    best = fmax(best, found);
+                }
+            }
+            print_message("%u sequences: %.1f tok/s with %u x %u seats, %.3f of the best (%u)\n",
+                          (unsigned)in.sequences, rate, b.plan.shape.micro_batch,
+                          b.plan.shape.micro_batches, rate / best, seats);
+            if (!(rate >= 0.95 * best))
+                fail_msg("%.3f of the best", rate / best);
+            aq_block_close(&b);
+            aq_block_close(&other);
+        }
+    }
+    aq_steps_close(&m);
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(the_last_block_is_not_left_nearly_empty),
     cmocka_unit_test(a_ring_holds_the_larger_half_of_a_gated_mlp_twice),
     cmocka_unit_test(a_layer_of_one_step_has_no_mlp_to_cut),
     cmocka_unit_test(a_window_holds_its_keys_whatever_the_policy),
