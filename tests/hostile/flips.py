@@ -90,13 +90,12 @@ class Flips(Bench):
         remove(output)
         self.place(name, output)
         if name == "ahead":
-            what = self.lose_page(output)
-        else:
-            damaged = output + (".part" if not ending and name == "part" else ending)
-            shutil.copy(damaged, self.path("shown") + self.ending)
-            before = None if ending or not self.ending else content(self.path("shown") + self.ending)
-            what = self.damage(damaged)
-            harmless = before is not None and self.means_the_same(damaged, before)
+            ending = ""
+        damaged = output + (".part" if not ending and name == "part" else ending)
+        shutil.copy(damaged, self.path("shown") + self.ending)
+        before = None if ending or not self.ending else content(self.path("shown") + self.ending)
+        what = self.lose_page(damaged) if name == "ahead" else self.damage(damaged)
+        harmless = before is not None and self.means_the_same(damaged, before)
         done = self.run(output, extra)
         said = done.stderr
         if done.returncode == 1 and name != "ahead":
