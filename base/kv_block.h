@@ -29,15 +29,25 @@ static inline size_t aq_kivi_key_bytes(uint32_t head_dim)
     return aq_align_up(4ull * head_dim, 64);
 }
 
+/* Codes of KIVI lie in runs of up to 32 numbers of two vectors at once: of a pair of channels the 32
+ * tokens of K, of a pair of tokens the channels of a group of V.  A run of n has so many words of
+ * 32 bits, the first vector's codes in their lower halves, the second one's in their upper halves:
+ * number i is in word i % words, and i / words codes are in front of it. */
+static inline uint32_t aq_kivi_words(enum aq_dtype t, uint32_t n)
+{
+    return (uint32_t)aq_div_up(n, t == AQ_KIVI2 ? 8 : 4);
+}
+
 /* A K or V row of a head-block: its elements, or its codes, of which byte d of n has in its lowest
- * bits that of d, then that of d + n, and so on. */
+ * bits that of d, then that of d + n.  Of KIVI, a thirty-second part of the codes of K or of V: the
+ * runs of K channel by channel, those of V group by group and in each of them token by token. */
 static inline size_t aq_kv_row_bytes(enum aq_dtype t, uint32_t head_dim)
 {
     if (t == AQ_Q8)
         return head_dim;
-    if (t == AQ_KIVI2)
-        return aq_div_up(head_dim, 4);
-    return t == AQ_Q4 || t == AQ_KIVI4 ? aq_div_up(head_dim, 2) : head_dim * aq_dtype_bytes(t);
+    if (aq_dtype_is_kivi(t))
+        return 2 * aq_kivi_words(t, head_dim);
+    return t == AQ_Q4 ? aq_div_up(head_dim, 2) : head_dim * aq_dtype_bytes(t);
 }
 
 /* Bytes in front of the K rows of a head-block: f16 [4][32] if it is quantised (scales of K, minima

@@ -18,6 +18,7 @@ static const struct {
 } level[] = {
     {"avx2", AQ_ISA_AVX2, AQ_HAVE_AVX2},
     {"avx512", AQ_ISA_AVX512, AQ_HAVE_AVX512},
+    {"avx512vnni", AQ_ISA_AVX512VNNI, AQ_HAVE_AVX512VNNI},
     {"avx512bf16", AQ_ISA_AVX512BF16, AQ_HAVE_AVX512BF16},
     {"amx", AQ_ISA_AMX, AQ_HAVE_AMX},
 };
@@ -92,8 +93,10 @@ static unsigned cpu_levels(void)
     if ((xcr0 & XCR0_AVX512) != XCR0_AVX512 || (b7 & avx512) != avx512)
         return mask;
     mask |= AQ_ISA_AVX512;
-    if (!(a71 & 1u << 5) ||
-        !(c7 & 1u << 11)) /* AVX512_BF16, AVX512_VNNI: each CPU with the first has both */
+    if (!(c7 & 1u << 11))
+        return mask;
+    mask |= AQ_ISA_AVX512VNNI;
+    if (!(a71 & 1u << 5)) /* AVX512_BF16: each CPU that has it has VNNI, too */
         return mask;
     mask |= AQ_ISA_AVX512BF16;
     const uint32_t amx = 1u << 24 | 1u << 22; /* AMX-TILE, AMX-BF16 */

@@ -640,8 +640,9 @@ typedef void aq_logits_stat_fn(struct aq_exec *ex, const struct aq_logits *l);
 enum aq_isa {
     AQ_ISA_AVX2 = 1u << 0,       /* AVX2, FMA, F16C */
     AQ_ISA_AVX512 = 1u << 1,     /* F, BW, DQ, VL */
-    AQ_ISA_AVX512BF16 = 1u << 2, /* VDPBF16PS */
-    AQ_ISA_AMX = 1u << 3,        /* AMX-BF16 tiles */
+    AQ_ISA_AVX512VNNI = 1u << 2, /* VPDPBUSD, VPDPWSSD */
+    AQ_ISA_AVX512BF16 = 1u << 3, /* VDPBF16PS */
+    AQ_ISA_AMX = 1u << 4,        /* AMX-BF16 tiles */
 };
 
 /* The kernels that every backend has, each with the struct that it takes: what is declared,
@@ -683,8 +684,8 @@ struct aq_kernels {
 unsigned aq_isa_offered(void);
 /* Those of them that compute as their manual says: of tiles, one product is compared. */
 unsigned aq_isa_detect(void);
-/* "ref", "avx2", "avx512", "avx512bf16", "amx": the name means that level and all below it.
- * False when unknown.  *ret_mask is not limited to what the CPU has. */
+/* "ref", "avx2", "avx512", "avx512vnni", "avx512bf16", "amx": the name means that level and all
+ * below it.  False when unknown.  *ret_mask is not limited to what the CPU has. */
 bool aq_isa_parse(const char *name, unsigned *ret_mask);
 /* How far up instruction sets may be used; all zero: as aq_isa_auto says.  kept: nobody chose, but
  * an earlier part of the same work used those of the mask. */
@@ -693,7 +694,7 @@ struct aq_isa_choice {
     unsigned mask;
 };
 /* What is used of `have` where nobody chose, and a sentence's part that says why: all of it, but
- * not an AVX512BF16 that is slower than AVX-512 without it.  The same each time on one CPU. */
+ * not an AVX512BF16 that is slower than what lies below it.  The same each time on one CPU. */
 unsigned aq_isa_auto(unsigned have, const char **ret_why);
 /* The instruction sets of a choice, which may be more than `have`, and whether products are to
  * compute in bf16 unless something else is said: where the CPU has instructions for it, whether or

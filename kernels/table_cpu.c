@@ -67,12 +67,17 @@ void aq_kernels_cpu(struct aq_kernels *k, unsigned isa)
         k->unpack = aq_unpack_avx512;
     }
 #endif
+#if AQ_HAVE_AVX512VNNI
+    if (isa & AQ_ISA_AVX512VNNI) {
+        k->attn_decode = aq_attn_decode_avx512vnni;
+        k->product_codes = aq_product_codes_avx512vnni;
+    }
+#endif
 #if AQ_HAVE_AVX512BF16
     if (isa & AQ_ISA_AVX512BF16) {
         k->attn_prefill = aq_attn_prefill_avx512bf16;
         k->attn_stats = aq_attn_stats_avx512bf16;
         k->product_bf16 = aq_product_bf16_avx512bf16;
-        k->product_codes = aq_product_codes_avx512bf16;
         k->unpack = aq_unpack_avx512bf16;
     }
 #endif

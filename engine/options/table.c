@@ -507,10 +507,10 @@ const struct aq_option aq_option_table[] = {
          "one measured in seconds and kept there unless a rate varied by more than 50 %; "
          "otherwise plan takes local, the others a kept profile or 0.2 s of measuring"},
     {"isa", 0, AQ_GROUP_MACHINE, CHOOSE | PROBE, AQ_OPTION_CHOICE, AT(isa), .argument = "NAME",
-     .choices = "auto|ref|avx2|avx512|avx512bf16|amx", .flags = AQ_OPTION_AUTO,
+     .choices = "auto|ref|avx2|avx512|avx512vnni|avx512bf16|amx", .flags = AQ_OPTION_AUTO,
      .help =
          "highest instruction set to use; auto: the best this CPU has, without an AVX512-BF16 that "
-         "is slower than AVX-512"},
+         "is slower than what lies below it"},
     {"numa", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_CHECKED, AT(numa), .argument = "MODE",
      .check = aq_check_numa, .suggest = "auto|off",
      .help = "memory node of large buffers: auto, off or a node's number"},

@@ -15,10 +15,7 @@
  * score, once a block, since q . (c s + m) = s (q . c) + m (sum of q); those of a V row to its
  * weight and to a sum of its own, which is added to the output at the end.
  *
- * Blocks of KIVI have a scale and a minimum for each channel of K: a query is multiplied by the
- * scales once a block, and its product with the minima is added to the scores.  V's are for 32
- * channels of a row: a weight becomes one for each group of channels, and the minima are added to
- * the sums once a block.  Head sizes whose rows are not whole vectors of codes are widened to f32.
+ * Blocks of KIVI are multiplied in whole numbers (attn_kivi_simd.h).
  *
  * Every query is scaled once, in f32, and its sums are formed in one order whatever shares its
  * tile: lane l of a score adds d = l, l + VEC_LANES, ..., then lanes in vec_sum()'s order; blocks
@@ -39,16 +36,19 @@ enum {
 /* The queries at work: `count` of each of `heads` KV heads, at most QUERIES_MAX in all. */
 struct decode {
     uint32_t heads, count, dim, dim_pad;
-    float *q;      /* [heads][count][dim_pad], scaled, zero-padded */
-    float *sum;    /* [heads][count][dim_pad] */
-    float *weight; /* [heads][count][VEC_LANES]: sums of exp(), by lane */
-    float *p;      /* [VEC_LANES][BLOCK_SLOTS]: scores of a step, then their exp() */
-    float *offset; /* [heads][count][VEC_LANES]: sums of weight times V's minimum, by lane */
-    /* Of KIVI, each [QUERIES_WIDE][..]: the queries times the scales of K, weights times the scales
-     * of V [groups][BLOCK_SLOTS], and the sums of weights times V's minima [groups]. */
-    float *q_scaled, *group_p, *group_offset; /* q_scaled: else queries that are turned back */
+    float *q;        /* [heads][count][dim_pad], scaled, zero-padded */
+    float *sum;      /* [heads][count][dim_pad] */
+    float *weight;   /* [heads][count][VEC_LANES]: sums of exp(), by lane */
+    float *p;        /* [VEC_LANES][BLOCK_SLOTS]: scores of a step, then their exp() */
+    float *offset;   /* [heads][count][VEC_LANES]: sums of weight times V's minimum, by lane */
+    float *q_scaled; /* [QUERIES_WIDE][dim_pad]: queries times scales of K, or turned back */
+    /* Of KIVI, [QUERIES_WIDE][groups]: what codes are multiplied by ([32] of each group), and the
+     * sums of weights times V's minima (groups in fours). */
+    int16_t *whole;
+    float *group_offset;
+    bool fused;       /* the CPU has AVX512-VNNI */
     float *q_ordered; /* the queries as a widened block is multiplied (attn_widened_simd.h) */
-    float *wide;      /* a block in f32: of KIVI [2 * BLOCK_SLOTS][dim], or widened */
+    float *wide;      /* a widened block */
     /* The arrays for scores; NULL where there are none. */
     float *kept;     /* [heads][count][kept_slots]: exp(score - maximum of then) */
     float *kept_max; /* [heads][count][kept_blocks]: these maxima, per block */
@@ -70,10 +70,9 @@ struct step {
     bool wide;
     const uint8_t *next;            /* the block to ask for meanwhile: */
     uint32_t next_slots;            /* this many slots of it */
-    const float *q;                 /* [QUERIES_WIDE][dim_pad]: what K is multiplied by */
+    const float *q;                 /* [QUERIES_WIDE][dim_pad] */
     float *p;                       /* of the queries: [BLOCK_SLOTS] of each */
     float correction[QUERIES_WIDE]; /* what the sums so far must be multiplied by */
-    float key_offset[QUERIES_WIDE]; /* of KIVI: products with K's minima */
 };
 
 /* Bounds that let the compiler lay the loops out: constants, but for head sizes that are rare.
@@ -83,15 +82,10 @@ struct form {
     uint32_t dim;
 };
 
-VEC_FN bool is_coded(struct form f)
-{
-    return aq_dtype_is_quantised(f.dtype) || aq_dtype_is_kivi(f.dtype);
-}
-
-/* The unit of a load: an element, or a byte with one code, two or four. */
+/* The unit of a load: an element, or a byte with one code or two. */
 VEC_FN size_t unit_bytes(struct form f)
 {
-    return is_coded(f) ? 1 : aq_dtype_bytes(f.dtype);
+    return aq_dtype_is_quantised(f.dtype) ? 1 : aq_dtype_bytes(f.dtype);
 }
 VEC_FN uint32_t row_units(struct form f)
 {
@@ -100,9 +94,7 @@ VEC_FN uint32_t row_units(struct form f)
 /* Numbers in a unit: number n of unit d is that of d + n * row_units(). */
 VEC_FN int unit_numbers(struct form f)
 {
-    if (f.dtype == AQ_KIVI2)
-        return 4;
-    return f.dtype == AQ_Q4 || f.dtype == AQ_KIVI4 ? 2 : 1;
+    return f.dtype == AQ_Q4 ? 2 : 1;
 }
 
 /* Asks for `bytes` from an offset in a row of the next block on: 32 rows of K, 32 of V. */
@@ -135,7 +127,7 @@ union units {
 };
 VEC_FN union units load_units(const uint8_t *row, struct form f, uint32_t d, uint32_t lanes)
 {
-    if (is_coded(f))
+    if (aq_dtype_is_quantised(f.dtype))
         return (union units){.codes = vec_load_u8(row + d, lanes)};
     if (lanes == VEC_LANES)
         return (union units){.number = vec_load_as(row, f.dtype, d)};
@@ -145,12 +137,10 @@ VEC_FN union units load_units(const uint8_t *row, struct form f, uint32_t d, uin
 /* Number `part` of each unit. */
 VEC_FN vec number_of(union units u, struct form f, int part)
 {
-    if (!is_coded(f))
+    if (!aq_dtype_is_quantised(f.dtype))
         return u.number;
     if (f.dtype == AQ_Q8)
         return vec_from_int(u.codes);
-    if (f.dtype == AQ_KIVI2)
-        return vec_two_bits(part ? vec_int_shift_right(u.codes, 2u * (uint32_t)part) : u.codes);
     return vec_nibble(part ? vec_int_shift_right(u.codes, 4) : u.codes);
 }
 
@@ -315,13 +305,6 @@ static inline void weigh(struct decode *t, struct step *x, uint32_t i)
     x->correction[i] = vec_first_lane(correction);
 }
 
-/* The group of V, counted over queries, of the numbers `part` of units d, d + 1, ... */
-VEC_FN size_t group_of(struct form f, int query, uint32_t d, int part)
-{
-    return (size_t)query * aq_kivi_groups(f.dim) +
-           (d + (uint32_t)part * row_units(f)) / AQ_KIVI_GROUP;
-}
-
 /* sum[i][v] += p[i][slot] * V[slot][d..] */
 VEC_FN void add_slot(const struct decode *t, const struct step *x, struct form f, uint32_t slot,
                      uint32_t d, uint32_t lanes, int queries, int vecs, vec *sum)
@@ -340,10 +323,7 @@ VEC_FN void add_slot(const struct decode *t, const struct step *x, struct form f
             AQ_UNROLL(4)
             for (int i = 0; i < queries; i++) {
                 vec *to = &sum[(i * vecs + v) * numbers + part];
-                const float *p = aq_dtype_is_kivi(f.dtype)
-                                     ? t->group_p + group_of(f, i, at, part) * BLOCK_SLOTS
-                                     : x->p + i * BLOCK_SLOTS;
-                *to = vec_fma(vec_set(p[slot]), y, *to);
+                *to = vec_fma(vec_set(x->p[(uint32_t)i * BLOCK_SLOTS + slot]), y, *to);
             }
         }
     }
@@ -363,12 +343,7 @@ VEC_FN void add_values_at(const struct decode *t, const struct step *x, struct f
         for (int n = 0; n < each; n++) {
             uint32_t at = d + (uint32_t)(n / numbers) * VEC_LANES;
             vec before = load_part(to + (size_t)i * t->dim_pad, f, at, lanes, n % numbers);
-            vec correction = vec_set(x->correction[i]);
-            if (aq_dtype_is_kivi(f.dtype))
-                sum[i * each + n] = vec_fma(
-                    before, correction, vec_set(t->group_offset[group_of(f, i, at, n % numbers)]));
-            else
-                sum[i * each + n] = vec_mul(before, correction);
+            sum[i * each + n] = vec_mul(before, vec_set(x->correction[i]));
         }
     }
     uint32_t slot = x->begin;
@@ -406,29 +381,16 @@ VEC_FN void add_values(const struct decode *t, const struct step *x, struct form
         add_values_at(t, x, f, d, units - d, queries, 1);
 }
 
-#include "kernels/cpu/attn_kivi_simd.h"
-
-/* Chooses what K is multiplied by. */
-VEC_FN void set_queries(const struct decode *t, struct step *x, struct form f, int queries)
-{
-    if (aq_dtype_is_kivi(f.dtype))
-        scale_queries(t, x, f, queries);
-    else
-        x->q = t->q + (size_t)x->query * t->dim_pad;
-}
-
 VEC_FN void weigh_codes(struct decode *t, struct step *x, struct form f, uint32_t i)
 {
     if (aq_dtype_is_quantised(f.dtype))
         scale_keys(t, x, i);
-    if (aq_dtype_is_kivi(f.dtype))
-        add_key_offset(x, i);
     weigh(t, x, i);
     if (aq_dtype_is_quantised(f.dtype))
         scale_values(t, x, i);
-    if (aq_dtype_is_kivi(f.dtype))
-        spread_weights(t, x, f, i);
 }
+
+#include "kernels/cpu/attn_kivi_simd.h"
 
 /* The slot of block b that a border between keys comes before; 0 and 32 where it is outside. */
 static inline uint32_t border_in(uint32_t key, uint32_t b)
@@ -441,8 +403,12 @@ static inline uint32_t border_in(uint32_t key, uint32_t b)
 
 VEC_FN void attend_one(struct decode *t, struct step *x, struct form f)
 {
+    if (aq_dtype_is_kivi(f.dtype)) {
+        attend_codes(t, x, f, 1, 1);
+        return;
+    }
     ask_rest(x, f);
-    set_queries(t, x, f, 1);
+    x->q = t->q + (size_t)x->query * t->dim_pad;
     score_one(t, x, f);
     if (is_turned(t, x))
         score_turned(t, x, (struct form){f.dtype, t->dim}, 1);
@@ -452,8 +418,12 @@ VEC_FN void attend_one(struct decode *t, struct step *x, struct form f)
 
 VEC_FN void attend_wide(struct decode *t, struct step *x, struct form f)
 {
+    if (aq_dtype_is_kivi(f.dtype)) {
+        attend_codes(t, x, f, 1, QUERIES_WIDE);
+        return;
+    }
     ask_rest(x, f);
-    set_queries(t, x, f, QUERIES_WIDE);
+    x->q = t->q + (size_t)x->query * t->dim_pad;
     score_wide(t, x, f);
     if (is_turned(t, x))
         score_turned(t, x, (struct form){f.dtype, t->dim}, QUERIES_WIDE);

@@ -13,6 +13,7 @@ struct decode_job {
     const struct aq_attn *a;
     uint32_t tile_heads, tiles_per_seq; /* KV heads of a tile, the last tile maybe fewer */
     uint32_t members_max;               /* sequences that share blocks, of a tile */
+    bool fused;                         /* struct decode */
 };
 
 /* The heads [head, head_end) of a sequence, of which `heads` from `head` on are at work, and which
@@ -60,11 +61,11 @@ static struct decode decode_open(struct aq_exec *ex, uint32_t worker, uint32_t d
     t.q = t.offset + (size_t)queries * VEC_LANES;
     t.sum = t.q + (size_t)queries * t.dim_pad;
     t.q_scaled = t.sum + (size_t)queries * t.dim_pad;
-    t.group_p = t.q_scaled + (size_t)QUERIES_WIDE * t.dim_pad;
-    t.q_ordered = t.group_p + (size_t)QUERIES_WIDE * aq_kivi_groups(dim) * BLOCK_SLOTS;
-    size_t widened = aq_attn_widened_floats(dim);
+    t.q_ordered = t.q_scaled + (size_t)QUERIES_WIDE * t.dim_pad;
+    size_t widened = aq_attn_widened_floats(dim), groups = aq_align_up(aq_kivi_groups(dim), 4);
     t.wide = t.q_ordered + QUERIES_MAX * widened;
     t.group_offset = t.wide + 2 * BLOCK_SLOTS * widened;
+    t.whole = (int16_t *)(void *)(t.group_offset + QUERIES_WIDE * groups);
     if (kept_slots) {
         t.kept_blocks = (uint32_t)aq_align_up(aq_div_up(kept_slots, BLOCK_SLOTS), 16);
         t.kept_slots = (uint32_t)aq_align_up(kept_slots, BLOCK_SLOTS);
@@ -215,23 +216,8 @@ ATTEND_SIZES(attend_bf16, attend_block, AQ_BF16)
 ATTEND_SIZES(attend_q8, attend_block, AQ_Q8)
 ATTEND_SIZES(attend_q4, attend_block, AQ_Q4)
 
-/* The same for KIVI's codes: a block whose rows are not whole vectors is widened to f32 first. */
-VEC_FN void attend_codes(struct decode *t, struct step *x, struct form f, struct span of,
-                         uint32_t b)
-{
-    if (!is_direct(f)) {
-        if (x->next_slots)
-            vec_prefetch(x->next, aq_kv_block_bytes(f.dtype, f.dim));
-        x->next_slots = 0;
-        x->block = widen_block(t, x->block, f);
-        attend_f32(t, x, of, b);
-    } else {
-        attend_block(t, x, f, of, b);
-    }
-}
-
-ATTEND_SIZES(attend_kivi4, attend_codes, AQ_KIVI4)
-ATTEND_SIZES(attend_kivi2, attend_codes, AQ_KIVI2)
+ATTEND_SIZES(attend_kivi4, attend_block, AQ_KIVI4)
+ATTEND_SIZES(attend_kivi2, attend_block, AQ_KIVI2)
 
 /* For a block of this format: for rare head sizes, for 64, for 128. */
 static attend_fn *const attend_fns[AQ_DTYPE_COUNT][3] = {
@@ -270,6 +256,33 @@ VEC_FN void ask_slots(const struct decode_run *run, uint32_t head, uint32_t b, u
         vec_prefetch(s->position + at, slots * sizeof(*s->position));
 }
 
+/* Block b of KIVI of a head and the one after it, of a query each, where both see some of it. */
+VEC_FN bool attend_two(struct decode *t, const struct decode_run *run, struct form f, uint32_t head,
+                       uint32_t b, uint32_t blocks)
+{
+    struct step x[2];
+    if (t->count > 1 || head + 1 >= t->heads || b >= run->seq->coded)
+        return false;
+    for (uint32_t k = 0; k < 2; k++) {
+        uint32_t query = head + k;
+        struct span seen = slots_seen(t, query, query, b);
+        if (seen.begin >= seen.end)
+            return false;
+        x[k] = (struct step){.block = aq_attn_block(run->seq, run->head + query, b),
+                             .number = b,
+                             .query = query,
+                             .begin = seen.begin,
+                             .slots = seen.end,
+                             .p = t->p + k * BLOCK_SLOTS};
+        bool wraps = query + 1 == t->heads; /* what it asks for is two further on */
+        find_next(&x[k], run, wraps ? 0 : query + 1, b + wraps, blocks);
+        if (t->kept)
+            ask_slots(run, query, b, blocks);
+    }
+    attend_codes(t, x, f, 2, 1);
+    return true;
+}
+
 VEC_FN void attend_blocks(struct decode *t, const struct decode_run *run, struct form f)
 {
     uint32_t least = UINT32_MAX, most = 0;
@@ -281,6 +294,10 @@ VEC_FN void attend_blocks(struct decode *t, const struct decode_run *run, struct
     struct step x = {.p = t->p};
     for (uint32_t b = least / BLOCK_SLOTS; b < blocks; b++) {
         for (uint32_t head = 0; head < t->heads; head++) {
+            if (aq_dtype_is_kivi(f.dtype) && attend_two(t, run, f, head, b, blocks)) {
+                head++;
+                continue;
+            }
             struct span seen = slots_seen(t, head * t->count, (head + 1) * t->count - 1, b);
             if (seen.begin >= seen.end)
                 continue;
@@ -289,12 +306,10 @@ VEC_FN void attend_blocks(struct decode *t, const struct decode_run *run, struct
             if (t->kept)
                 ask_slots(run, head, b, blocks);
             struct span of = {head * t->count, (head + 1) * t->count};
-            if (!aq_dtype_is_kivi(f.dtype))
-                attend_block(t, &x, f, of, b);
-            else if (b >= run->seq->coded)
+            if (aq_dtype_is_kivi(f.dtype) && b >= run->seq->coded)
                 attend(t, run, run->seq, &x, of, b);
             else
-                attend_codes(t, &x, f, of, b);
+                attend_block(t, &x, f, of, b);
         }
     }
 }
@@ -409,6 +424,7 @@ static void decode_tile(void *arg, uint32_t tile, uint32_t worker)
         for (run.query = 0; run.query < queries; run.query += count) {
             count = (uint32_t)aq_min_u64(most, wave - run.query % wave);
             struct decode t = decode_open(job->ex, worker, a->head_dim, run.heads, count, kept);
+            t.fused = job->fused;
             load_queries(&t, &run);
             if (run.members > 1)
                 attend_jointly(&t, &run);
@@ -424,12 +440,12 @@ static void decode_tile(void *arg, uint32_t tile, uint32_t worker)
         slots_victim(a, seq, head);
 }
 
-void VEC_VERSION(attn_decode)(struct aq_exec *ex, const struct aq_attn *a)
+static void decode_all(struct aq_exec *ex, const struct aq_attn *a, bool fused)
 {
     aq_attn_decode_assert(a);
     assert(aq_attn_scratch_bytes(a->head_dim) <= aq_exec_scratch_size(ex));
     struct aq_pool *pool = aq_exec_pool(ex);
-    struct decode_job job = {.ex = ex, .a = a};
+    struct decode_job job = {.ex = ex, .a = a, .fused = fused};
     /* Larger tiles ask ahead across heads; enough of them must be left for balance. */
     job.members_max = joint_members_max(a, aq_pool_threads(pool));
     uint64_t heads = (uint64_t)joint_tiles(a, job.members_max) * a->kv_heads;
@@ -438,3 +454,15 @@ void VEC_VERSION(attn_decode)(struct aq_exec *ex, const struct aq_attn *a)
     job.tiles_per_seq = (uint32_t)aq_div_up(a->kv_heads, job.tile_heads);
     aq_pool_run(pool, decode_tile, &job, a->seq_count * job.tiles_per_seq);
 }
+
+void VEC_VERSION(attn_decode)(struct aq_exec *ex, const struct aq_attn *a)
+{
+    decode_all(ex, a, false);
+}
+
+#if VEC_ADDS_PAIRS
+void aq_attn_decode_avx512vnni(struct aq_exec *ex, const struct aq_attn *a)
+{
+    decode_all(ex, a, true);
+}
+#endif

@@ -77,7 +77,7 @@ VEC_FN void codes_spread4(uint8_t *dst, const uint8_t *src, uint32_t n)
 #define FINISH  aq_gemm_finish_avx512
 #include "kernels/cpu/codes_simd.h"
 
-void aq_product_codes_avx512bf16(struct aq_exec *ex, const struct aq_product *p)
+void aq_product_codes_avx512vnni(struct aq_exec *ex, const struct aq_product *p)
 {
     aq_codes_run(ex, p, &ops, make_rows);
 }

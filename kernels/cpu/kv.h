@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * kernels/cpu/kv.h - where an element of a head-block lies, and scalar reads and writes of its
- * rows: 0 to 31 are K's, 32 to 63 V's.  A head-block of KIVI is written as a whole. */
+ * rows: 0 to 31 are K's, 32 to 63 V's.  A head-block of KIVI is written as a whole, and its codes
+ * lie in no rows. */
 #ifndef AQ_KERNELS_CPU_KV_H
 #define AQ_KERNELS_CPU_KV_H
 
@@ -30,7 +31,7 @@ static inline void aq_kv_quant_set(uint8_t *block, uint32_t row, struct aq_quant
     scales[AQ_HEAD_BLOCK_SLOTS + slot] = q.minimum;
 }
 
-/* The elements or codes of a row. */
+/* The elements or codes of a row; of KIVI, of row 0 all codes of K, of row 32 all of V. */
 static inline uint8_t *aq_kv_row(const uint8_t *block, enum aq_dtype t, uint32_t dim, uint32_t row)
 {
     return (uint8_t *)block + aq_kv_head_bytes(t, dim) + row * aq_kv_row_bytes(t, dim);
@@ -42,8 +43,8 @@ static inline uint32_t aq_kv_code(const uint8_t *block, enum aq_dtype t, uint32_
     const uint8_t *codes = aq_kv_row(block, t, dim, row);
     if (t == AQ_Q8)
         return codes[d];
-    uint32_t units = (uint32_t)aq_kv_row_bytes(t, dim), bits = t == AQ_KIVI2 ? 2 : 4;
-    return codes[d % units] >> (d / units * bits) & ((1u << bits) - 1);
+    uint32_t units = (uint32_t)aq_kv_row_bytes(t, dim);
+    return codes[d % units] >> (d / units * 4) & 15;
 }
 
 /* ---- KIVI ---- */
@@ -80,6 +81,49 @@ static inline struct aq_quant aq_kivi_quant(const uint8_t *block, uint32_t dim, 
     return (struct aq_quant){scale[0], scale[apart]};
 }
 
+static inline uint32_t aq_kivi_bits(enum aq_dtype t)
+{
+    return t == AQ_KIVI2 ? 2 : 4;
+}
+
+/* Numbers of a group of V. */
+static inline uint32_t aq_kivi_width(uint32_t dim, uint32_t group)
+{
+    return (uint32_t)aq_min_u64(AQ_KIVI_GROUP, dim - group * AQ_KIVI_GROUP);
+}
+
+/* The runs of V's group: of tokens 0 and 1, 2 and 3, ... */
+static inline uint8_t *aq_kivi_values_of(const uint8_t *block, enum aq_dtype t, uint32_t dim,
+                                         uint32_t group)
+{
+    size_t words = (size_t)group * aq_kivi_words(t, AQ_KIVI_GROUP);
+    return aq_kv_row(block, t, dim, AQ_HEAD_BLOCK_SLOTS) + words * 2 * AQ_HEAD_BLOCK_SLOTS;
+}
+
+/* The half word that has the code of channel d of a row, and which bit of it is the first. */
+static inline uint16_t *aq_kivi_code_at(const uint8_t *block, enum aq_dtype t, uint32_t dim,
+                                        uint32_t row, uint32_t d, uint32_t *ret_bit)
+{
+    uint8_t *runs = aq_kv_row(block, t, dim, 0);
+    uint32_t vector = d, number = row, width = AQ_HEAD_BLOCK_SLOTS;
+    if (row >= AQ_HEAD_BLOCK_SLOTS) {
+        runs = aq_kivi_values_of(block, t, dim, d / AQ_KIVI_GROUP);
+        vector = row - AQ_HEAD_BLOCK_SLOTS;
+        number = d % AQ_KIVI_GROUP;
+        width = aq_kivi_width(dim, d / AQ_KIVI_GROUP);
+    }
+    uint32_t words = aq_kivi_words(t, width);
+    *ret_bit = number / words * aq_kivi_bits(t);
+    return (uint16_t *)(void *)runs + (vector / 2 * words + number % words) * 2 + vector % 2;
+}
+
+static inline uint32_t aq_kivi_code(const uint8_t *block, enum aq_dtype t, uint32_t dim,
+                                    uint32_t row, uint32_t d)
+{
+    uint32_t bit, word = *aq_kivi_code_at(block, t, dim, row, d, &bit);
+    return word >> bit & ((1u << aq_kivi_bits(t)) - 1);
+}
+
 /* ---- elements ---- */
 
 static inline float aq_kv_load(const uint8_t *block, enum aq_dtype t, uint32_t dim, uint32_t row,
@@ -88,7 +132,8 @@ static inline float aq_kv_load(const uint8_t *block, enum aq_dtype t, uint32_t d
     if (aq_dtype_is_quantised(t))
         return aq_quant_value(aq_kv_quant(block, row), aq_kv_code(block, t, dim, row, d));
     if (aq_dtype_is_kivi(t))
-        return aq_quant_value(aq_kivi_quant(block, dim, row, d), aq_kv_code(block, t, dim, row, d));
+        return aq_quant_value(aq_kivi_quant(block, dim, row, d),
+                              aq_kivi_code(block, t, dim, row, d));
     return aq_element_load(block, t, (size_t)row * dim + d);
 }
 

@@ -98,7 +98,7 @@ static void encode_group(uint8_t *to, const uint8_t *from, const struct aq_kv_en
                          uint32_t row, uint32_t d, uint32_t n)
 {
     bool keys = row < AQ_HEAD_BLOCK_SLOTS;
-    uint32_t dim = e->head_dim, units = (uint32_t)aq_kv_row_bytes(e->kv_dtype, dim), apart;
+    uint32_t dim = e->head_dim, apart;
     float v[AQ_KIVI_GROUP];
     for (uint32_t i = 0; i < n; i++)
         v[i] = aq_kv_load(from, AQ_F16, dim, keys ? i : row, keys ? d : d + i);
@@ -107,9 +107,10 @@ static void encode_group(uint8_t *to, const uint8_t *from, const struct aq_kv_en
     scale[0] = q.scale;
     scale[apart] = q.minimum;
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t at = keys ? d : d + i, bits = e->kv_dtype == AQ_KIVI2 ? 2 : 4;
-        uint8_t *codes = aq_kv_row(to, e->kv_dtype, dim, keys ? i : row);
-        codes[at % units] |= (uint8_t)(aq_quant_code(q, v[i], e->kv_dtype) << (at / units * bits));
+        uint32_t bit;
+        uint16_t *word =
+            aq_kivi_code_at(to, e->kv_dtype, dim, keys ? i : row, keys ? d : d + i, &bit);
+        *word |= (uint16_t)(aq_quant_code(q, v[i], e->kv_dtype) << bit);
     }
 }
 

@@ -28,7 +28,7 @@ static inline size_t aq_attn_widened_floats(uint32_t head_dim)
 
 /* Decode: Q and sums of its queries, their sums of weights and of minima, scores of sixteen against
  * a block; Q once more in the order of a widened block, and that block; of KIVI four queries times
- * the scales of K, their weights and a number for each group of V.
+ * the scales of K, 32 whole numbers of 16 bits and a number for each of their groups.
  * Prefill: Q, sums and scores of a tile, five numbers per query, a block of K and V in f32.
  * Column sums: K of a tile, half of it in f32 or as many queries, scores of a block of queries,
  * three numbers per key, powers of the decay. */
@@ -36,7 +36,7 @@ static inline size_t aq_attn_scratch_bytes(uint32_t head_dim)
 {
     size_t dim = aq_align_up(head_dim, 16), slots = AQ_HEAD_BLOCK_SLOTS;
     size_t decode = AQ_ATTN_JOINT_QUERIES * (2 * dim + 32) + 16 * slots;
-    decode += 4 * dim + 4 * (slots + 1) * aq_kivi_groups(head_dim);
+    decode += 4 * dim + 4 * (slots / 2 + 1) * aq_align_up(aq_kivi_groups(head_dim), 4);
     decode += (AQ_ATTN_JOINT_QUERIES + 2 * slots) * aq_attn_widened_floats(head_dim);
     size_t prefill = AQ_ATTN_TILE_QUERIES * (2 * dim + slots + 5) + 2 * slots * dim;
     size_t half = AQ_ATTN_TILE_QUERIES, keys = AQ_ATTN_STATS_KEYS;

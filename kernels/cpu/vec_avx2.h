@@ -5,6 +5,8 @@
 
 #define VEC_VERSION(kernel) aq_##kernel##_avx2
 
+#define VEC_ADDS_PAIRS 0
+
 enum { VEC_LANES = 8 };
 typedef __m256 vec;
 typedef __m256i vec_int;
@@ -135,6 +137,10 @@ VEC_FN vec vec_max(vec a, vec b)
 {
     return _mm256_max_ps(a, b);
 }
+VEC_FN vec vec_abs(vec a)
+{
+    return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a);
+}
 VEC_FN vec vec_round(vec a)
 {
     return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -182,6 +188,11 @@ VEC_FN vec vec_fma_where(vec_mask m, vec a, vec b, vec c)
 {
     return vec_select(m, vec_fma(a, b, c), c);
 }
+/* a * b where m, else 0. */
+VEC_FN vec vec_mul_where(vec_mask m, vec a, vec b)
+{
+    return vec_both(m, vec_mul(a, b));
+}
 /* Where m, the smaller one, else b; b where either is NaN. */
 VEC_FN vec vec_min_where(vec_mask m, vec a, vec b)
 {
@@ -215,11 +226,6 @@ VEC_FN vec vec_nibble(vec_int a)
 {
     return _mm256_cvtepi32_ps(_mm256_and_si256(a, _mm256_set1_epi32(15)));
 }
-/* The lowest two bits: the permutation looks at them, and at one more that changes nothing. */
-VEC_FN vec vec_two_bits(vec_int a)
-{
-    return _mm256_permutevar8x32_ps(_mm256_setr_ps(0, 1, 2, 3, 0, 1, 2, 3), a);
-}
 /* The first n bytes, the other lanes 0. */
 VEC_FN vec_int vec_load_u8(const uint8_t *p, uint32_t n)
 {
@@ -238,6 +244,41 @@ VEC_FN void vec_store_u8(uint8_t *p, vec a, uint32_t n)
     __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(i), _mm256_extracti128_si256(i, 1));
     _mm_storel_epi64((__m128i *)(void *)part, _mm_packus_epi16(words, words));
     memcpy(p, part, n < 8 ? n : 8);
+}
+
+/* ---- whole numbers of 16 bits ---- */
+
+VEC_FN vec_int vec_int_shift_halves(vec_int a, uint32_t n)
+{
+    return _mm256_srli_epi16(a, (int)n);
+}
+/* To each lane the products of both 16-bit halves of a and b. */
+VEC_FN vec_int vec_int_add_pairs(vec_int sum, vec_int a, vec_int b, bool fused)
+{
+    (void)fused;
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
+}
+/* p[0] in the first `lanes` lanes (4 or 8), p[1] in the next ones. */
+VEC_FN vec_int vec_int_repeat(const int32_t *p, int lanes)
+{
+    if (lanes == 8)
+        return _mm256_set1_epi32(*p);
+    __m256i two = _mm256_castsi128_si256(_mm_loadl_epi64((const __m128i *)p));
+    return _mm256_permutevar8x32_epi32(two, _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));
+}
+/* Of VEC_LANES / lanes vectors, each one's parts of `lanes` lanes added up; side by side. */
+VEC_FN vec_int vec_int_join(const vec_int *a, int lanes)
+{
+    if (lanes == 8)
+        return a[0];
+    return _mm256_add_epi32(_mm256_permute2x128_si256(a[0], a[1], 0x20),
+                            _mm256_permute2x128_si256(a[0], a[1], 0x31));
+}
+/* The nearest whole numbers to a's lanes, then b's, between -32767 and 32767. */
+VEC_FN void vec_store_i16(int16_t *p, vec a, vec b)
+{
+    __m256i both = _mm256_packs_epi32(_mm256_cvtps_epi32(a), _mm256_cvtps_epi32(b));
+    _mm256_storeu_si256((__m256i *)(void *)p, _mm256_permute4x64_epi64(both, 0xd8));
 }
 
 /* ---- 16-bit floats ---- */
@@ -317,6 +358,12 @@ VEC_FN float vec_sum(vec a)
     __m128 c = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     c = _mm_add_ps(c, _mm_movehl_ps(c, c));
     return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+}
+/* The sums of the lanes of four vectors, in another order. */
+VEC_FN void vec_store_sums(float *to, const vec a[4])
+{
+    vec b = _mm256_hadd_ps(_mm256_hadd_ps(a[0], a[1]), _mm256_hadd_ps(a[2], a[3]));
+    _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1)));
 }
 VEC_FN float vec_first_lane(vec a)
 {

@@ -5,6 +5,8 @@
 
 #define VEC_VERSION(kernel) aq_##kernel##_avx512
 
+#define VEC_ADDS_PAIRS 1 /* vec_int_add_pairs() can, where the CPU has AVX512-VNNI */
+
 enum { VEC_LANES = 16 };
 typedef __m512 vec;
 typedef __m512i vec_int;
@@ -90,6 +92,10 @@ VEC_FN vec vec_max(vec a, vec b)
 {
     return _mm512_max_ps(a, b);
 }
+VEC_FN vec vec_abs(vec a)
+{
+    return _mm512_abs_ps(a);
+}
 VEC_FN vec vec_round(vec a)
 {
     return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -131,6 +137,11 @@ VEC_FN vec vec_select(vec_mask m, vec a, vec b)
 VEC_FN vec vec_fma_where(vec_mask m, vec a, vec b, vec c)
 {
     return _mm512_mask3_fmadd_ps(a, b, c, m);
+}
+/* a * b where m, else 0. */
+VEC_FN vec vec_mul_where(vec_mask m, vec a, vec b)
+{
+    return _mm512_maskz_mul_ps(m, a, b);
 }
 /* Where m, the smaller one, else b; b where either is NaN. */
 VEC_FN vec vec_min_where(vec_mask m, vec a, vec b)
@@ -213,12 +224,6 @@ VEC_FN vec vec_nibble(vec_int a)
     const __m512 values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     return _mm512_permutexvar_ps(a, values);
 }
-/* The same of the lowest two bits. */
-VEC_FN vec vec_two_bits(vec_int a)
-{
-    const __m512 values = _mm512_setr_ps(0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3);
-    return _mm512_permutexvar_ps(a, values);
-}
 /* The first n bytes, the other lanes 0. */
 VEC_FN vec_int vec_load_u8(const uint8_t *p, uint32_t n)
 {
@@ -229,6 +234,49 @@ VEC_FN vec_int vec_load_u8(const uint8_t *p, uint32_t n)
 VEC_FN void vec_store_u8(uint8_t *p, vec a, uint32_t n)
 {
     _mm512_mask_cvtepi32_storeu_epi8(p, vec_first(n), _mm512_cvtps_epi32(a));
+}
+
+/* ---- whole numbers of 16 bits ---- */
+
+VEC_FN vec_int vec_int_shift_halves(vec_int a, uint32_t n)
+{
+    return _mm512_srli_epi16(a, n);
+}
+/* To each lane the products of both 16-bit halves of a and b.  `fused`: by VPDPWSSD, which the CPU
+ * is known to have; the bits are the same. */
+VEC_FN vec_int vec_int_add_pairs(vec_int sum, vec_int a, vec_int b, bool fused)
+{
+    if (!fused)
+        return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
+    __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    return sum;
+}
+/* p[0] in the first `lanes` lanes (4 or 8), p[1] in the next ones, ... */
+VEC_FN vec_int vec_int_repeat(const int32_t *p, int lanes)
+{
+    __m512i four = _mm512_castsi128_si512(lanes == 4 ? _mm_loadu_si128((const __m128i *)p)
+                                                     : _mm_loadl_epi64((const __m128i *)p));
+    const __m512i fourth = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+    const __m512i eighth = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    return _mm512_permutexvar_epi32(lanes == 4 ? fourth : eighth, four);
+}
+/* Of VEC_LANES / lanes vectors, each one's parts of `lanes` lanes added up; side by side. */
+VEC_FN vec_int vec_int_join(const vec_int *a, int lanes)
+{
+    __m512i b = _mm512_add_epi32(_mm512_shuffle_i32x4(a[0], a[1], 0x44),
+                                 _mm512_shuffle_i32x4(a[0], a[1], 0xee));
+    if (lanes == 8)
+        return b;
+    __m512i c = _mm512_add_epi32(_mm512_shuffle_i32x4(a[2], a[3], 0x44),
+                                 _mm512_shuffle_i32x4(a[2], a[3], 0xee));
+    return _mm512_add_epi32(_mm512_shuffle_i32x4(b, c, 0x88), _mm512_shuffle_i32x4(b, c, 0xdd));
+}
+/* The nearest whole numbers to a's lanes, then b's, between -32767 and 32767. */
+VEC_FN void vec_store_i16(int16_t *p, vec a, vec b)
+{
+    __m512i both = _mm512_packs_epi32(_mm512_cvtps_epi32(a), _mm512_cvtps_epi32(b));
+    _mm512_storeu_si512(p,
+                        _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), both));
 }
 
 /* ---- 16-bit floats ---- */
@@ -301,6 +349,17 @@ VEC_FN float vec_sum(vec a)
     __m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
     c = _mm_add_ps(c, _mm_movehl_ps(c, c));
     return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+}
+/* The sums of the lanes of four vectors, in another order. */
+VEC_FN void vec_store_sums(float *to, const vec a[4])
+{
+    vec b = vec_add(_mm512_shuffle_f32x4(a[0], a[1], 0x44), _mm512_shuffle_f32x4(a[0], a[1], 0xee));
+    vec c = vec_add(_mm512_shuffle_f32x4(a[2], a[3], 0x44), _mm512_shuffle_f32x4(a[2], a[3], 0xee));
+    b = vec_add(_mm512_shuffle_f32x4(b, c, 0x88), _mm512_shuffle_f32x4(b, c, 0xdd));
+    b = vec_add(b, _mm512_permute_ps(b, 0x4e));
+    b = vec_add(b, _mm512_permute_ps(b, 0xb1));
+    const __m512i fourths = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    _mm_storeu_ps(to, _mm512_castps512_ps128(_mm512_permutexvar_ps(fourths, b)));
 }
 VEC_FN float vec_first_lane(vec a)
 {

@@ -17,7 +17,7 @@ aq_product_fn aq_product_bf16_avx512;
 aq_product_fn aq_product_bf16_avx512bf16;
 aq_product_fn aq_product_bf16_amx;
 aq_product_fn aq_product_codes_ref, aq_product_codes_avx2, aq_product_codes_avx512,
-    aq_product_codes_avx512bf16;
+    aq_product_codes_avx512vnni;
 aq_pack_panel_fn aq_pack_panel_ref;
 aq_pack_panel_fn aq_pack_panel_avx2;
 aq_pack_panel_fn aq_pack_panel_avx512;
@@ -37,6 +37,7 @@ bool aq_dot_is_slow(void);
     aq_##name##_fn aq_##name##_ref, aq_##name##_avx2, aq_##name##_avx512;
 AQ_KERNELS(AQ_KERNELS_VERSIONS)
 #undef AQ_KERNELS_VERSIONS
+aq_attn_decode_fn aq_attn_decode_avx512vnni;
 /* Where the compute type is bf16, K, V, scaled queries and weights are rounded to it. */
 aq_attn_prefill_fn aq_attn_prefill_avx512bf16, aq_attn_prefill_amx;
 aq_attn_stats_fn aq_attn_stats_avx512bf16;

@@ -238,7 +238,7 @@ void golden_for_each(const char *root, uint32_t least, void (*fn)(const struct g
 
 void golden_on_every_isa(const struct golden *g)
 {
-    static const char *const isas[] = {"ref", "avx2", "avx512", "avx512bf16", "amx"};
+    static const char *const isas[] = {"ref", "avx2", "avx512", "avx512vnni", "avx512bf16", "amx"};
     unsigned have = aq_isa_detect();
     for (size_t i = 0; i < AQ_ARRAY_LEN(isas); i++) {
         unsigned mask;

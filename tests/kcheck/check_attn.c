@@ -83,8 +83,10 @@ static void add_scales(struct scales *scales, const struct kc_attn *t, const str
         enum aq_dtype dtype = aq_attn_block_dtype(a, s, j / AQ_HEAD_BLOCK_SLOTS);
         uint32_t value_row = AQ_HEAD_BLOCK_SLOTS + j % AQ_HEAD_BLOCK_SLOTS;
         kc_attn_sizes_of(large, block, dtype, a->head_dim, value_row);
+        bool begins = j == b.first || j % AQ_HEAD_BLOCK_SLOTS == 0;
+        double moved = begins ? b.moved[j / AQ_HEAD_BLOCK_SLOTS] : 0;
         for (uint32_t d = 0; d < a->head_dim; d++)
-            out[d] += b.share * b.p[j] * large[d];
+            out[d] += b.share * b.p[j] * large[d] + moved;
     }
 }
 

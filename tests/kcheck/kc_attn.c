@@ -283,10 +283,11 @@ static inline double size_of(const uint8_t *block, enum aq_dtype dtype, uint32_t
 {
     if (aq_dtype_is_float(dtype))
         return fabs((double)aq_kv_load(block, dtype, dim, row, d));
-    struct aq_quant q =
-        aq_dtype_is_kivi(dtype) ? aq_kivi_quant(block, dim, row, d) : aq_kv_quant(block, row);
-    return (double)aq_f32_from_f16(q.scale) * aq_kv_code(block, dtype, dim, row, d) +
-           fabs((double)aq_f32_from_f16(q.minimum));
+    bool kivi = aq_dtype_is_kivi(dtype);
+    struct aq_quant q = kivi ? aq_kivi_quant(block, dim, row, d) : aq_kv_quant(block, row);
+    uint32_t code =
+        kivi ? aq_kivi_code(block, dtype, dim, row, d) : aq_kv_code(block, dtype, dim, row, d);
+    return (double)aq_f32_from_f16(q.scale) * code + fabs((double)aq_f32_from_f16(q.minimum));
 }
 
 /* One loop a dtype, in which the compiler knows it. */
@@ -359,11 +360,38 @@ static void see(struct seen *to, const struct aq_attn *a, const struct aq_attn_t
         to->x[d] = query_at(a, turn, q, key, d, &to->size[d]);
 }
 
+/* How far a sum of n codes times rounded factors may be off, for 1 as the largest factor. */
+static double factors_off(enum aq_dtype dtype, uint32_t n, bool alike)
+{
+    double most = n > 256 ? 32767.0 * 256 / n : 32767, code = dtype == AQ_KIVI2 ? 3 : 15;
+    return 0.5 / most * code * roundings(n, alike);
+}
+
+/* The largest factor of a query's codes of K: of x times their scales. */
+static double key_factor(const struct seen *by, const uint8_t *block, uint32_t dim)
+{
+    double largest = 0;
+    for (uint32_t d = 0; d < dim; d++)
+        largest = fmax(largest, by->size[d] * (double)aq_f32_from_f16(aq_kivi_keys(block)[d]));
+    return largest;
+}
+
+/* The same of weights: the heaviest times the largest scale. */
+static double value_factor(const double *p, uint32_t keys, const uint8_t *block, uint32_t dim)
+{
+    double heaviest = 0, largest = 0;
+    for (uint32_t i = 0; i < keys && i < AQ_HEAD_BLOCK_SLOTS; i++)
+        heaviest = fmax(heaviest, p[i]);
+    for (uint32_t i = 0; i < aq_kivi_groups(dim) * AQ_HEAD_BLOCK_SLOTS; i++)
+        largest = fmax(largest, (double)aq_f32_from_f16(aq_kivi_values(block, dim)[i]));
+    return heaviest * largest;
+}
+
 void kc_attn_bound(struct kc_attn_bound *b, const struct kc_attn *t, const struct aq_attn_seq *s,
                    uint32_t head, const float *q, uint32_t keys, bool alike)
 {
     const struct aq_attn *a = &t->a;
-    double max = -INFINITY, magnitude = 0, sum = 0;
+    double max = -INFINITY, magnitude = 0, sum = 0, score_off = 0;
     struct seen turned, plain; /* by the keys in front of turn.slots, and by the others */
     float k[KC_ATTN_DIM_MAX];
     double sizes[KC_ATTN_DIM_MAX];
@@ -385,6 +413,9 @@ void kc_attn_bound(struct kc_attn_bound *b, const struct kc_attn *t, const struc
             dot += by->x[d] * k[d];
             size += by->size[d] * sizes[d];
         }
+        if (aq_dtype_is_kivi(dtype))
+            score_off = fmax(score_off, key_factor(by, block, a->head_dim) *
+                                            factors_off(dtype, a->head_dim, alike));
         b->p[j] = dot;
         max = fmax(max, dot);
         magnitude = fmax(magnitude, size);
@@ -397,7 +428,17 @@ void kc_attn_bound(struct kc_attn_bound *b, const struct kc_attn *t, const struc
         b->p[j] /= sum;
     b->log_sum = max + log(sum);
     b->share = 0x1p-24 * (2 * magnitude * (roundings(a->head_dim, alike) + 2) +
-                          2 * roundings(keys - b->first, alike) + 6);
+                          2 * roundings(keys - b->first, alike) + 6) +
+               2 * score_off;
+    for (uint32_t i = 0; i * AQ_HEAD_BLOCK_SLOTS < keys; i++) {
+        enum aq_dtype dtype = aq_attn_block_dtype(a, s, i);
+        const uint8_t *block = aq_attn_block(s, head, i);
+        const double *p = b->p + i * AQ_HEAD_BLOCK_SLOTS;
+        b->moved[i] = 0;
+        if (aq_dtype_is_kivi(dtype))
+            b->moved[i] = value_factor(p, keys - i * AQ_HEAD_BLOCK_SLOTS, block, a->head_dim) *
+                          factors_off(dtype, AQ_HEAD_BLOCK_SLOTS, alike);
+    }
 }
 
 float kc_attn_bench_scale(enum aq_dtype dtype)

@@ -64,9 +64,13 @@ void kc_attn_sizes_of(double *to, const uint8_t *block, enum aq_dtype dtype, uin
  * magnitudes) and of the subtraction of the maximum; exp turns that into a relative error; the
  * sums over keys add theirs.  Rounding errors that are independent grow with the square root of
  * their number; equal terms round alike and grow with the number itself.  Codes are summed before
- * their minimum is: the terms of a value are code * scale and the minimum. */
+ * their minimum is: the terms of a value are code * scale and the minimum.
+ *
+ * What codes of KIVI are multiplied by may be rounded to multiples of a 32767th part of the largest
+ * such factor of a query and block: of a query times K's scales, of weights times V's. */
 struct kc_attn_bound {
     double p[KC_ATTN_LEN_MAX];
+    double moved[KC_ATTN_LEN_MAX / AQ_HEAD_BLOCK_SLOTS + 1]; /* by a block's rounded factors */
     double share, log_sum;
     uint32_t first; /* the first key of its window; p is 0 in front of it */
 };

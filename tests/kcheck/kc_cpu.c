@@ -43,7 +43,9 @@ uint32_t kc_make_tables(struct aq_kernels *tables, struct kc_traits *traits,
 {
     unsigned limit = ~0u;
     if (options->isa && !aq_isa_parse(options->isa, &limit)) {
-        fprintf(stderr, "kcheck: --isa: '%s' is not ref, avx2, avx512, avx512bf16 or amx\n",
+        fprintf(stderr,
+                "kcheck: --isa: '%s' is not one of ref, avx2, avx512, avx512vnni, "
+                "avx512bf16, amx\n",
                 options->isa);
         exit(1);
     }

@@ -24,7 +24,7 @@
 static const char usage_text[] =
     "usage: kcheck [options]\n"
     "  --filter TEXT     only cases whose name contains TEXT\n"
-    "  --isa NAME        tables up to this level: ref, avx2, avx512, avx512bf16, amx\n"
+    "  --isa NAME        tables up to this level: ref, avx2, avx512, avx512vnni, avx512bf16, amx\n"
     "  --seed N          replay; default: from the clock, printed\n"
     "  --threads N       default: the processors this process may use\n"
     "  --sample N        only one case in N, others for another seed\n"
