@@ -66,7 +66,7 @@ uint32_t aq_forecast_copied(const struct aq_forecast_work *w, const struct aq_kv
 
 void aq_forecast_held_of(struct aq_forecast_held ret[AQ_KV_KINDS_MAX],
                          const struct aq_kv_kinds *kinds, const struct aq_kv_policy *user,
-                         const struct aq_length *length, uint32_t seen)
+                         uint32_t head_dim, const struct aq_length *length, uint32_t seen)
 {
     for (uint32_t k = 0; k < kinds->count; k++) {
         struct aq_kv_limits l;
@@ -74,7 +74,8 @@ void aq_forecast_held_of(struct aq_forecast_held ret[AQ_KV_KINDS_MAX],
         aq_kv_kind_limits(&l, kinds, k, user, length->prompt, length->max_new);
         bool drops = aq_kv_limits_drop(&l, length->prompt, length->max_new);
         ret[k].drops = drops;
-        ret[k].stat_pairs = drops ? aq_kv_policy_stat_pairs(&policy, &l, length->prompt) : 0;
+        ret[k].stat_pairs =
+            drops ? aq_kv_policy_rank_pairs(&policy, &l, length->prompt, head_dim) : 0;
         ret[k].sums_all = drops && aq_kv_policy_sums_all(&policy, &l, length->prompt);
         ret[k].slots = aq_kv_limits_held(&l, length->prompt, seen);
         ret[k].full = ret[k].drops && ret[k].slots == l.slots && !l.bulk;
@@ -316,7 +317,8 @@ static int forecast_prefill(struct aq_forecast *f, struct maker *m, struct aq_er
     uint64_t seats = (uint64_t)plan->shape.micro_batch * plan->shape.micro_batches;
     /* The mean has the first prompt of all in it; of a later block one more is computed whole. */
     bool leads = shared && (!m->work->sequences || m->work->sequences > seats);
-    aq_forecast_held_of(m->held, &plan->kinds, &plan->kv, &m->mean, m->mean.prompt);
+    aq_forecast_held_of(m->held, &plan->kinds, &plan->kv, m->work->steps->head_dim, &m->mean,
+                        m->mean.prompt);
     uint64_t each = prompts_of_pass(m, &rows);
     rows.leads = leads;
     uint64_t first = prompts_of_pass(m, &rows);
@@ -349,7 +351,7 @@ static int play_decode(struct aq_sim_result *ret, struct maker *m, uint32_t pass
     /* Half of the generated tokens are there. */
     uint32_t seen =
         (uint32_t)aq_max_u64(m->mean.prompt, (uint64_t)((m->work->prompt + m->work->total) / 2));
-    aq_forecast_held_of(m->held, &plan->kinds, &plan->kv, &m->mean, seen);
+    aq_forecast_held_of(m->held, &plan->kinds, &plan->kv, m->work->steps->head_dim, &m->mean, seen);
     struct aq_forecast_rows rows = {.shared = m->mean.shared, .held = m->held};
     shape_pass(m, rows, 0, UINT64_MAX, m->cost);
     return play(ret, m, passes, 0, reterr);
@@ -394,7 +396,8 @@ static void find_shared(struct maker *m)
     const struct aq_plan *plan = &m->block->plan;
     struct aq_forecast_held held[AQ_KV_KINDS_MAX];
     struct aq_forecast_rows rows = {.held = held};
-    aq_forecast_held_of(held, &plan->kinds, &plan->kv, &m->mean, m->mean.prompt);
+    aq_forecast_held_of(held, &plan->kinds, &plan->kv, m->work->steps->head_dim, &m->mean,
+                        m->mean.prompt);
     for (uint32_t i = 0; i < plan->part_count; i++)
         m->owned |= owns_all(plan, &plan->part[i], &rows);
     m->copied = aq_forecast_copied(m->work, &plan->kinds, &plan->kv);

@@ -54,13 +54,13 @@ struct aq_forecast_held {
     /* Of keys that are dropped in bulk: once in so many passes so many slots close up (0: never),
      * and `slots` is the mean between two drops. */
     uint32_t drop_every, drop_leaves;
-    uint64_t stat_pairs; /* aq_kv_policy_stat_pairs of a prompt whose sequence drops keys; else 0 */
+    uint64_t stat_pairs; /* aq_kv_policy_rank_pairs of a prompt whose sequence drops keys; else 0 */
     bool sums_all;       /* likewise aq_kv_policy_sums_all: some of its sums may be there */
 };
 /* Of a sequence in each kind of layers of a plan, after its first `seen` positions. */
 void aq_forecast_held_of(struct aq_forecast_held ret[AQ_KV_KINDS_MAX],
                          const struct aq_kv_kinds *kinds, const struct aq_kv_policy *user,
-                         const struct aq_length *length, uint32_t seen);
+                         uint32_t head_dim, const struct aq_length *length, uint32_t seen);
 
 /* Tokens of a mean prompt that are not computed where sequences share pages of so many slots:
  * pages that steps do not fill are lost, less than one of each. */

@@ -722,6 +722,14 @@ uint64_t aq_kv_policy_stat_pairs(const struct aq_kv_policy *p, const struct aq_k
     return pairs;
 }
 
+uint64_t aq_kv_policy_rank_pairs(const struct aq_kv_policy *p, const struct aq_kv_limits *l,
+                                 uint32_t prompt, uint32_t head_dim)
+{
+    if (p->prompt.source == AQ_KV_SOURCE_EXPECTED && prompt > l->keep_prompt)
+        return 3ull * head_dim * prompt;
+    return aq_kv_policy_stat_pairs(p, l, prompt);
+}
+
 bool aq_kv_policy_sums_all(const struct aq_kv_policy *p, const struct aq_kv_limits *l,
                            uint32_t prompt)
 {

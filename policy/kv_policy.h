@@ -381,6 +381,10 @@ uint32_t aq_kv_policy_prompt_rows(const struct aq_kv_policy *p, const struct aq_
                                   uint32_t prompt);
 uint64_t aq_kv_policy_stat_pairs(const struct aq_kv_policy *p, const struct aq_kv_limits *l,
                                  uint32_t prompt);
+/* The time that ranking a prompt's keys takes, in such pairs: a mean and a covariance of queries
+ * (expected) take as long as attention to 1.5 head_dim more keys, twice as many pairs. */
+uint64_t aq_kv_policy_rank_pairs(const struct aq_kv_policy *p, const struct aq_kv_limits *l,
+                                 uint32_t prompt, uint32_t head_dim);
 /* Does the attention of all queries of a prompt rank its keys, and nothing beside it? */
 bool aq_kv_policy_sums_all(const struct aq_kv_policy *p, const struct aq_kv_limits *l,
                            uint32_t prompt);

@@ -826,7 +826,8 @@ static void count_kind(const struct aq_seats *s, uint32_t i, uint32_t kind, stru
         io->prefill_key_pairs +=
             aq_seats_key_pairs(t->prompt, window) - aq_seats_key_pairs(aq_seat_shared(t), window);
         if (kv->drops)
-            io->stat_key_pairs += aq_kv_policy_stat_pairs(&policy, &kv->limits, t->prompt);
+            io->stat_key_pairs +=
+                aq_kv_policy_rank_pairs(&policy, &kv->limits, t->prompt, m->head_dim);
         if (kv->drops && t->copied && aq_kv_policy_sums_all(&policy, &kv->limits, t->prompt))
             io->stat_key_pairs -= aq_seats_key_pairs(t->copied, 0);
     }

@@ -327,8 +327,8 @@ static void make(struct model *m, const struct aq_shares_opts *o, bool head_on_d
     m->prompt = (uint32_t)fmax(1, round(o->work->prompt));
     struct aq_length mean = {m->prompt, (uint32_t)fmax(0, o->work->total - m->prompt), 0};
     uint32_t seen = (uint32_t)fmax(m->prompt, (o->work->prompt + o->work->total) / 2);
-    aq_forecast_held_of(m->held_prompt, kinds, &o->in->kv, &mean, m->prompt);
-    aq_forecast_held_of(m->held, kinds, &o->in->kv, &mean, seen);
+    aq_forecast_held_of(m->held_prompt, kinds, &o->in->kv, m->m->head_dim, &mean, m->prompt);
+    aq_forecast_held_of(m->held, kinds, &o->in->kv, m->m->head_dim, &mean, seen);
     find_shared(m, kinds);
     double computed = m->prompt - m->spared;
     double each = fmax(1, floor((double)m->sizes.shape.prompt_tokens / computed));

@@ -263,7 +263,7 @@ static void what_prompts_copy_counts_as_it_is_played(void **state)
         struct aq_forecast_work work = {.steps = &m};
         uint32_t prefill, decode;
         aq_forecast_mean(&work, &in);
-        aq_forecast_held_of(held, &b.plan.kinds, &b.plan.kv, length, in.prompt_max);
+        aq_forecast_held_of(held, &b.plan.kinds, &b.plan.kv, m.head_dim, length, in.prompt_max);
         struct aq_forecast_rows rows = {.seats = 8, .prompt = in.prompt_max, .held = held};
         rows.copied = aq_forecast_copied(&work, &b.plan.kinds, &b.plan.kv);
         assert_int_equal(rows.copied, owners[i].copied);

@@ -575,7 +575,20 @@ static void statistics_count_the_queries_that_rank(void **state)
         for (uint32_t i = 50 - cases[c].last; i < 50; i++)
             pairs += i + 1;
         assert_int_equal(aq_kv_policy_stat_pairs(&r.policy, &r.limits, 50), pairs);
+        assert_int_equal(aq_kv_policy_rank_pairs(&r.policy, &r.limits, 50, 64), pairs);
     }
+    (void)state;
+}
+
+/* Of a prompt that is cut the covariance of its queries takes time, though nothing is summed over
+ * pairs of a query and a key. */
+static void expected_attention_takes_time_where_it_cuts(void **state)
+{
+    struct aq_kv_options o = {.policy = "expected", .budget = {AQ_KV_SLOTS, 40, 0}};
+    struct rule r = rule_for(o, 50, 10), whole = rule_for(o, 40, 10);
+    assert_int_equal(aq_kv_policy_stat_pairs(&r.policy, &r.limits, 50), 0);
+    assert_int_equal(aq_kv_policy_rank_pairs(&r.policy, &r.limits, 50, 64), 3 * 64 * 50);
+    assert_int_equal(aq_kv_policy_rank_pairs(&whole.policy, &whole.limits, 40, 64), 0);
     (void)state;
 }
 
@@ -689,6 +702,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(short_sequences_have_limits_too),
     cmocka_unit_test(a_workload_bounds_the_slots_of_its_sequences),
     cmocka_unit_test(statistics_count_the_queries_that_rank),
+    cmocka_unit_test(expected_attention_takes_time_where_it_cuts),
     cmocka_unit_test(budgets_of_prompts_leave_the_new_tokens_out),
     cmocka_unit_test(sinks_are_as_near_as_the_places_between_say),
     cmocka_unit_test(sequences_come_to_as_many_positions_as_the_cache_has),
