@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "policy/checker.h"
 
+#include "policy/seats.h"
+
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -285,7 +287,60 @@ static int play(struct flow *f, struct aq_err *reterr)
     return 0;
 }
 
-int aq_program_check_flow(const struct aq_program *p, struct aq_err *reterr)
+/* ---- pages that sequences share ---- */
+
+static int lends_late(const struct aq_program *p, uint32_t lender, uint32_t borrower,
+                      const char *when, struct aq_err *reterr)
+{
+    char first[160], second[160];
+    aq_op_describe(first, sizeof(first), p, lender);
+    aq_op_describe(second, sizeof(second), p, borrower);
+    return aq_error(reterr, -EPROTO,
+                    "program: a prompt of %s%s may begin with pages that %s writes: expected the "
+                    "first to wait for the second, found that nothing makes it",
+                    second, when, first);
+}
+
+/* Are prompts of a part attended one micro-batch after the other in each step, in the order that
+ * lends pages? */
+static int check_lenders(const struct flow *f, const struct aq_plan *plan, struct aq_err *reterr)
+{
+    const struct aq_program *p = f->p;
+    uint32_t parts = plan->part_count, steps = 0;
+    for (uint32_t i = 0; i < p->op_count; i++)
+        steps = p->op[i].step >= steps ? p->op[i].step + 1 : steps;
+    size_t places = (size_t)steps * parts;
+    uint32_t *first = malloc((2 * places + 1) * sizeof(*first)), *last = first + places;
+    if (!first)
+        return aq_error_memory(reterr, "checker: %u steps", steps);
+    memset(first, 0xff, 2 * places * sizeof(*first)); /* NOBODY */
+    int rc = 0;
+    for (uint32_t i = 0; i < p->op_count && rc == 0; i++) {
+        const struct aq_op *op = &p->op[i];
+        if (op->kind != AQ_OP_ATTN_PREFILL || !aq_seats_shares(plan, &plan->part[op->part]))
+            continue;
+        size_t place = (size_t)op->step * parts + op->part;
+        uint32_t before = last[place];
+        bool ascends =
+            before == NOBODY || plan->alternate || p->op[before].micro_batch < op->micro_batch;
+        if (before == NOBODY)
+            first[place] = i;
+        else if (!ascends)
+            rc = lends_late(p, i, before, "", reterr);
+        else if (!is_before(f, before, i))
+            rc = lends_late(p, before, i, "", reterr);
+        last[place] = i;
+    }
+    for (size_t i = 0; i < places && rc == 0; i++) {
+        if (first[i] != NOBODY && !is_before(f, last[i], first[i] + p->op_count))
+            rc = lends_late(p, last[i], first[i], " of the next pass", reterr);
+    }
+    free(first);
+    return rc;
+}
+
+int aq_program_check_flow(const struct aq_program *p, const struct aq_check_opts *opts,
+                          struct aq_err *reterr)
 {
     assert(p);
     assert((uint64_t)CHECK_PASSES * p->op_count < NOBODY);
@@ -307,6 +362,8 @@ int aq_program_check_flow(const struct aq_program *p, struct aq_err *reterr)
         find_heirs(&f);
         set_clocks(&f);
         rc = play(&f, reterr);
+        if (rc == 0 && opts && opts->plan)
+            rc = check_lenders(&f, opts->plan, reterr);
     }
     free(f.place);
     free(f.heir);
@@ -320,5 +377,5 @@ int aq_program_check(const struct aq_program *p, const struct aq_check_opts *opt
                      struct aq_err *reterr)
 {
     int rc = aq_program_check_form(p, opts, reterr);
-    return rc < 0 ? rc : aq_program_check_flow(p, reterr);
+    return rc < 0 ? rc : aq_program_check_flow(p, opts, reterr);
 }

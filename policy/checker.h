@@ -9,6 +9,10 @@
  *     the other.  In that play every READ and UPDATE finds the tag it needs, in the first pass,
  *     when only rows and KV are there, and in later ones; and no WRITE overwrites data that no op
  *     has read;
+ *   - of a step and part, where sequences share pages of KV, prompts are attended one micro-batch
+ *     after the other, and all of them before the next pass's, in ascending order unless the plan
+ *     visits micro-batches up and down: which is when aq_seats_lends lets a sequence begin with
+ *     pages of another;
  *   - no op waits for itself: deps, lane order and the end of a pass all point from an earlier
  *     (pass, index) to a later one, once same-pass deps point to smaller indices.
  * Pure.  Used by tests and by --dry-run. */
@@ -23,6 +27,7 @@ struct aq_check_opts {
      * products must find all their chunks. */
     const struct aq_stream *stream;
     const struct aq_model_steps *steps;
+    const struct aq_plan *plan;
     const uint64_t *slot_bytes; /* [AQ_TIER_COUNT]: bytes that a tier's slots must add up to */
     uint64_t weight_bytes;      /* streamed per pass; 0: not compared */
 };
@@ -37,8 +42,10 @@ int aq_program_check(const struct aq_program *p, const struct aq_check_opts *opt
 int aq_program_check_form(const struct aq_program *p, const struct aq_check_opts *opts,
                           struct aq_err *reterr);
 
-/* Flow: order and tags, as above.  The program's form must have been checked. */
-int aq_program_check_flow(const struct aq_program *p, struct aq_err *reterr);
+/* Flow: order and tags, as above; where prompts share pages, of a plan alone.  The program's form
+ * must have been checked. */
+int aq_program_check_flow(const struct aq_program *p, const struct aq_check_opts *opts,
+                          struct aq_err *reterr);
 
 /* "ATTN_HOST of step 3, micro-batch 1, part 0 (op 57)", for messages.  Returns dst. */
 const char *aq_op_describe(char *dst, size_t dst_bytes, const struct aq_program *p, uint32_t op);

@@ -59,6 +59,7 @@ int aq_engine_check(const struct aq_engine *e, struct aq_err *reterr)
     struct aq_check_opts opts = {
         .stream = &e->block.stream,
         .steps = &e->model->steps,
+        .plan = &e->block.plan,
         .weight_bytes = e->block.stream.bytes[AQ_HOST] + e->block.stream.bytes[AQ_DISK],
     };
     if (!e->planned)

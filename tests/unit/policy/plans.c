@@ -291,6 +291,7 @@ struct aq_check_opts plans_check_opts(const struct planned *p)
     return (struct aq_check_opts){
         .stream = &p->stream,
         .steps = &p->steps,
+        .plan = &p->plan,
         .weight_bytes = p->stream.bytes[AQ_HOST] + p->stream.bytes[AQ_DISK],
     };
 }
@@ -346,7 +347,7 @@ struct aq_forecast plans_forecast(const struct aq_block *b, const struct aq_bloc
 void plans_check_block(const struct aq_block *b, const struct aq_block_inputs *in)
 {
     struct aq_err err;
-    struct aq_check_opts opts = {.stream = &b->stream, .steps = in->steps};
+    struct aq_check_opts opts = {.stream = &b->stream, .steps = in->steps, .plan = &b->plan};
     for (int t = 0; t < AQ_TIER_COUNT; t++)
         assert_true(aq_ledger_total(&b->ledger, (enum aq_tier)t) <= in->budget[t]);
     if (aq_program_check(&b->program, &opts, &err) < 0)

@@ -127,6 +127,32 @@ static void a_use_of_weights_that_is_forgotten_is_missed(void **state)
     assert_true(dropped > 100);
 }
 
+/* A plan lends pages to higher micro-batches, unless it visits them up and down: then its program
+ * may not be taken for one that ascends. */
+static void pages_are_lent_by_prompts_that_are_computed_before(void **state)
+{
+    static const struct plan_limits limits = {
+        .layers_max = 3, .micro_batches_max = 4, .parts_max = 2, .chunks_max = 3};
+    uint32_t told = 0, ascending = 0;
+    for (uint64_t seed = 0; seed < 300; seed++) {
+        struct planned p;
+        struct aq_err err = {0};
+        if (!plans_draw(&p, &limits, seed))
+            continue;
+        struct aq_check_opts opts = plans_check_opts(&p);
+        bool up_and_down = p.plan.alternate;
+        assert_int_equal(aq_program_check(&p.program, &opts, NULL), 0);
+        p.plan.alternate = false;
+        int rc = aq_program_check(&p.program, &opts, &err);
+        assert_true(rc == 0 || up_and_down);
+        assert_true(rc == 0 || strstr(err.text, "may begin with pages that ATTN_PREFILL of step"));
+        told += rc < 0;
+        ascending += rc == 0 && p.plan.shape.micro_batches > 1;
+        plans_close(&p);
+    }
+    assert_true(told > 10 && ascending > 10);
+}
+
 /* ---- size ---- */
 
 static void a_program_of_twenty_thousand_ops_is_checked(void **state)
@@ -236,6 +262,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(programs_of_small_plans_play_right_in_any_order),
     cmocka_unit_test(mutants_of_plans_are_rejected_or_change_nothing),
     cmocka_unit_test(a_use_of_weights_that_is_forgotten_is_missed),
+    cmocka_unit_test(pages_are_lent_by_prompts_that_are_computed_before),
     cmocka_unit_test(two_products_in_a_row_stay_with_the_device),
     cmocka_unit_test(a_gate_and_what_it_multiplies_are_split_alike),
     cmocka_unit_test(a_program_of_twenty_thousand_ops_is_checked),

@@ -72,7 +72,7 @@ static void open_rig(struct rig *r, enum aq_attention_side attention, uint32_t b
     if (aq_block_choose(&r->block, &in, &err) < 0)
         fail_msg("%s", err.text);
     const struct aq_stream *s = &r->block.stream;
-    struct aq_check_opts check = {.stream = s, .steps = &r->steps};
+    struct aq_check_opts check = {.stream = s, .steps = &r->steps, .plan = &r->block.plan};
     if (aq_program_check(&r->block.program, &check, &err) < 0)
         fail_msg("%s", err.text);
     r->streamed = (double)s->bytes[AQ_HOST];

@@ -139,7 +139,8 @@ static void run(struct told *ret, const struct example *x, const char *share)
     if (aq_engine_open(&e, &o, &err) < 0 || aq_engine_plan(e, &ret->crowd.work, &err) < 0)
         fail_msg("%s", err.text);
     const struct aq_block *b = aq_engine_block(e);
-    struct aq_check_opts check = {.stream = &b->stream, .steps = aq_engine_steps(e)};
+    struct aq_check_opts check = {
+        .stream = &b->stream, .steps = aq_engine_steps(e), .plan = &b->plan};
     if (aq_program_check(&b->program, &check, &err) < 0)
         fail_msg("%s", err.text);
     count_ops(ret, &b->program);

@@ -179,7 +179,8 @@ static void check_memory(const struct aq_engine *e, const struct drawn *d)
 static void check_program(const struct aq_engine *e, const struct drawn *d)
 {
     const struct aq_block *b = aq_engine_block(e);
-    struct aq_check_opts opts = {.stream = &b->stream, .steps = aq_engine_steps(e)};
+    struct aq_check_opts opts = {
+        .stream = &b->stream, .steps = aq_engine_steps(e), .plan = &b->plan};
     struct aq_err err;
     if (aq_program_check(&b->program, &opts, &err) < 0)
         fail_msg("%s: %s", d->text, err.text);
