@@ -29,10 +29,10 @@ static inline size_t aq_kivi_key_bytes(uint32_t head_dim)
     return aq_align_up(4ull * head_dim, 64);
 }
 
-/* Codes of KIVI lie in runs of up to 32 numbers of two vectors at once: of a pair of channels the 32
- * tokens of K, of a pair of tokens the channels of a group of V.  A run of n has so many words of
- * 32 bits, the first vector's codes in their lower halves, the second one's in their upper halves:
- * number i is in word i % words, and i / words codes are in front of it. */
+/* Codes of KIVI lie in runs of up to 32 numbers of two vectors at once: of a pair of channels the
+ * 32 tokens of K, of a pair of tokens the channels of a group of V.  A run of n has so many words
+ * of 32 bits, the first vector's codes in their lower halves, the second one's in their upper
+ * halves: number i is in word i % words, and i / words codes are in front of it. */
 static inline uint32_t aq_kivi_words(enum aq_dtype t, uint32_t n)
 {
     return (uint32_t)aq_div_up(n, t == AQ_KIVI2 ? 8 : 4);
