@@ -50,7 +50,10 @@ BYTES = [10, 20, 40]
 KV_FORMAT = "f16"
 EQUALS = [
     ("h2o 1:1", lambda s: f"kv-policy=h2o kv-budget={s}"),
+    ("h2o 1:3", lambda s: f"kv-policy=h2o kv-budget={s} kv-heavy={max(1, s // 4)}"),
     ("h2o 1:7", lambda s: f"kv-policy=h2o kv-budget={s} kv-heavy={max(1, s // 8)}"),
+    ("h2o 1:7 sinks", lambda s: f"kv-policy=h2o kv-budget={s} kv-heavy={max(1, s // 8)} kv-sinks=4"),
+    ("h2o 1:7 fading", lambda s: f"kv-policy=h2o kv-budget={s} kv-heavy={max(1, s // 8)} kv-decay=0.99"),
     ("h2o:hf", lambda s: f"kv-policy=h2o:hf kv-heavy={s // 2} kv-recent={s - s // 2}"),
     ("heavy", lambda s: f"kv-policy=heavy kv-budget={s}"),
     ("adakv 1:7", lambda s: f"kv-policy=adakv kv-budget={s} kv-heavy={max(1, s // 8)}"),

@@ -346,6 +346,27 @@ class Recall(unittest.TestCase):
             recall.needle_windows(self.encode, [], self.PROSE[:900], 300, 2)
 
 
+@unittest.skipIf("ASAN_OPTIONS" in os.environ, "the same prompts as elsewhere, and minutes")
+class LookingUp(Rig):
+    """tiny-llama finds what its prompts have said, unless the policy dropped it."""
+
+    def test_policies_differ_by_what_is_found(self):
+        data = os.environ["AQ_TEST_DATA"]
+        asked = kv_quality.Asked(kv_quality.arguments([
+            "--build", Arguments.build, "--model", os.path.join(data, "tiny-llama"), "--text",
+            os.path.join(data, "tiny-opt", "golden", "eval.txt"), "--prompt-tokens", "400", "--score-tokens", "16",
+            "--asked", "20", "--only", "bytes", "--host-memory", "512MiB"]))
+        found = {text: asked.written("needle", text, self.dir) for text in (
+            "kv-policy=full", "kv-policy=full kv-format=kivi4", "kv-policy=window kv-budget=80",
+            "kv-policy=snapkv kv-budget=80")}
+        whole, kivi, window, snapkv = found.values()
+        self.assertGreaterEqual(whole["whole"], 0.95, found)
+        self.assertGreaterEqual(kivi["whole"], 0.95, found)
+        self.assertLess(window["whole"], 0.3, found)  # its last 76 tokens
+        self.assertLess(window["share"], 0.5, found)
+        self.assertGreater(snapkv["share"], 0.7, found)  # the question is among those that rank
+
+
 @unittest.skipIf("ASAN_OPTIONS" in os.environ, "the sums are those of the script, and take minutes")
 class KvQuality(Rig):
     def setUp(self):
