@@ -75,6 +75,9 @@ EQUALS = [
     ("h2o 1:7 int8", lambda s: f"kv-policy=h2o kv-budget={s} kv-heavy={max(1, s // 8)} kv-format=int8"),
     ("h2o 1:7 int4", lambda s: f"kv-policy=h2o kv-budget={s} kv-heavy={max(1, s // 8)} kv-format=int4"),
     ("snapkv int4", lambda s: f"kv-policy=snapkv kv-budget={s} kv-observe={min(32, s // 2)} kv-format=int4"),
+    ("snapkv max:7 int4", lambda s: f"kv-policy=snapkv kv-budget={s} kv-observe={min(32, s // 2)} kv-pool=max:7 "
+                                    "kv-format=int4"),
+    ("ada-snapkv int4", lambda s: f"kv-policy=ada-snapkv kv-budget={s} kv-observe={min(32, s // 2)} kv-format=int4"),
     ("snapkv kivi2", lambda s: f"kv-policy=snapkv kv-budget={s} kv-observe={min(32, s // 2)} kv-format=kivi2 kv-residual=32"),
     ("full int8", "kv-policy=full kv-format=int8"),  # no slots to choose: its own bytes
     ("full int4", "kv-policy=full kv-format=int4"),
@@ -402,8 +405,9 @@ def bytes_plots(doc, output):
     ticks = [(x, f"{x} %") for x in (5, 10, 20, 40, 100)]
     x_name = "KV of a sequence, share of the full cache's bytes (log)"
     plots = {
-        "bytes": (Plot("Loss on text at equal bytes (bars: s.e.)", x_name, "above the full cache's, nats a token",
-                       x_log=True, x_ticks=ticks, x_range=(5, 100), legend=210),
+        "bytes": (Plot("Loss on text at equal bytes (bars: s.e.; more than 0.5: at the border)", x_name,
+                       "above the full cache's, nats a token", x_log=True, x_ticks=ticks, x_range=(5, 100),
+                       y_range=(-0.05, 0.5), legend=210),
                   lambda i, r: (text["rows"][i]["delta_nll"], text["rows"][i]["delta_nll_se"] or 0)),
         "needles": (Plot("Numbers found in the prompt", x_name, "right, %", x_log=True, x_ticks=ticks, x_range=(5, 100),
                          y_range=(0, 100), legend=210), lambda i, r: (100 * r["needle"]["whole"],)),
@@ -439,7 +443,7 @@ def main():
         runs.write(path, json.dumps(docs, indent=1) + "\n")
     base = os.path.basename(a.output)
     shown = ["python3 bench/kv_quality.py"] + [f"--windows {a.windows}" if a.windows else ""]
-    if a.only == ["bytes"]:
+    if set(docs) == {"version", "bytes"}:
         shown += [f"--only bytes --prompt-tokens {a.prompt_tokens} --score-tokens {a.score_tokens} --asked {a.asked}"]
     text = [f"# KV policies: {a.model}", "",
             "`" + " ".join(filter(None, shown)) + f"`, {docs['version']}.", ""]

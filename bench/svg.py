@@ -152,13 +152,15 @@ class Plot:
 
     def svg(self):
         self.out = []
+        entries = len(self.lines) + len(self.groups[0] if self.groups else [])
+        self.height = max(self.height, 60 + 19 * entries)  # all of the legend
         self.scale()
         self.axes()
         if self.groups:
             self.draw_bars()
         for name, y in self.levels:
             self.stroke([(self.left, self.py(y)), (self.right, self.py(y))], "#555555", 1.2, "5 4")
-            self.text(self.right + 6, self.py(y) + 4, name, "start")
+            self.text(self.right - 4, self.py(y) - 5, name, "end")
         for _, points, colour, dash, markers in self.lines:
             self.draw_line(points, colour, dash, markers)
         self.draw_legend()
