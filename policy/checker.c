@@ -310,9 +310,10 @@ static int check_lenders(const struct flow *f, const struct aq_plan *plan, struc
     for (uint32_t i = 0; i < p->op_count; i++)
         steps = p->op[i].step >= steps ? p->op[i].step + 1 : steps;
     size_t places = (size_t)steps * parts;
-    uint32_t *first = malloc((2 * places + 1) * sizeof(*first)), *last = first + places;
+    uint32_t *first = malloc((2 * places + 1) * sizeof(*first));
     if (!first)
         return aq_error_memory(reterr, "checker: %u steps", steps);
+    uint32_t *last = first + places;
     memset(first, 0xff, 2 * places * sizeof(*first)); /* NOBODY */
     int rc = 0;
     for (uint32_t i = 0; i < p->op_count && rc == 0; i++) {

@@ -41,14 +41,14 @@ struct decode {
     float *weight;   /* [heads][count][VEC_LANES]: sums of exp(), by lane */
     float *p;        /* [VEC_LANES][BLOCK_SLOTS]: scores of a step, then their exp() */
     float *offset;   /* [heads][count][VEC_LANES]: sums of weight times V's minimum, by lane */
-    float *q_scaled; /* [QUERIES_WIDE][dim_pad]: queries times scales of K, or turned back */
+    float *q_scaled; /* [QUERIES_WIDE][dim_pad]: queries that are turned back */
     /* Of KIVI, [QUERIES_WIDE][groups]: what codes are multiplied by ([32] of each group), and the
      * sums of weights times V's minima (groups in fours). */
     int16_t *whole;
     float *group_offset;
     bool fused;       /* the CPU has AVX512-VNNI */
     float *q_ordered; /* the queries as a widened block is multiplied (attn_widened_simd.h) */
-    float *wide;      /* a widened block */
+    float *wide;      /* a widened block; of KIVI, scales and queries on their way */
     /* The arrays for scores; NULL where there are none. */
     float *kept;     /* [heads][count][kept_slots]: exp(score - maximum of then) */
     float *kept_max; /* [heads][count][kept_blocks]: these maxima, per block */

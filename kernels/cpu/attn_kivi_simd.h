@@ -9,8 +9,8 @@
  *
  * The other factors are rounded to multiples of a 32767th part of the largest one of a query and
  * block: their products with codes are added up without a rounding, in whole numbers.  For codes
- * of 2 bits that is two or three instructions for 32 of them where f32 takes three for 16, and
- * rounding moves a number by some 2^-14 of a step of its codes. */
+ * of 2 bits that is two or three instructions for 32 of them where f32 takes three for 16, and a
+ * factor is off by no more than 2^-16 of the largest. */
 
 /* The largest of the whole factors: sums of a head's channels fit 32 bits. */
 VEC_FN float factor_most(uint32_t dim)

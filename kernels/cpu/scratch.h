@@ -27,8 +27,8 @@ static inline size_t aq_attn_widened_floats(uint32_t head_dim)
 }
 
 /* Decode: Q and sums of its queries, their sums of weights and of minima, scores of sixteen against
- * a block; Q once more in the order of a widened block, and that block; of KIVI four queries times
- * the scales of K, 32 whole numbers of 16 bits and a number for each of their groups.
+ * a block; Q once more in the order of a widened block, and that block; four queries that are
+ * turned back; of KIVI, of four queries 32 whole numbers of 16 bits and a number for each group.
  * Prefill: Q, sums and scores of a tile, five numbers per query, a block of K and V in f32.
  * Column sums: K of a tile, half of it in f32 or as many queries, scores of a block of queries,
  * three numbers per key, powers of the decay. */
