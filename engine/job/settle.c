@@ -371,7 +371,8 @@ int aq_job_begin_sums(struct aq_job *j, struct aq_err *reterr)
 /* ---- ready to go on ---- */
 
 /* Of a file and a part only the one that is gone on with stays: a part beside a complete file was
- * sorted into it before the last run was cut off; a file that is not complete was damaged since. */
+ * sorted into it before the last run was cut off; a file that is not complete was damaged since.
+ * Before lines are taken out: without its error records neither of them would be complete. */
 static int settle_both(struct aq_job *j, struct aq_err *reterr)
 {
     if (j->old.file[AQ_JOB_RESULTS].path == j->part)
@@ -389,16 +390,14 @@ int aq_job_settle(struct aq_job *j, struct aq_err *reterr)
     if (j->o->overwrite)
         rc = aq_output_files_set_aside(&j->files, j->errors, "--overwrite: ", j->hooks, reterr);
     const char *path = old->file[AQ_JOB_RESULTS].path;
+    if (rc == 0 && old->both)
+        rc = settle_both(j, reterr);
     if (rc == 0 && old->found)
         rc = mend(j, reterr);
     if (rc < 0 || j->o->overwrite)
         return rc;
-    if (old->both)
-        rc = settle_both(j, reterr);
-    else if (aq_job_file_bytes(j->part) == 0) /* left by a run that wrote nothing */
+    if (aq_job_file_bytes(j->part) == 0) /* left by a run that wrote nothing */
         unlink(j->part);
-    if (rc < 0)
-        return rc;
     bool to_part = j->o->ordered && (j->pending || old->mixed);
     if (path && path == j->output && to_part)
         return aq_move_file(j->output, j->part, reterr);

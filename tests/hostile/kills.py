@@ -9,6 +9,7 @@ computed, too.
     kills.py AQUIFER MODEL FAULTY [--kills N] [--alike N] [--seed N]"""
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 import time
@@ -46,8 +47,9 @@ EARLY = 40  # calls in which a resumed run puts in order what it finds
 
 class Kills(Bench):
     def start(self, output, extra):
-        return subprocess.Popen(self.words(output, extra), stdin=subprocess.DEVNULL,
-                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        with open(self.path("said"), "wb") as said:
+            return subprocess.Popen(self.words(output, extra), stdin=subprocess.DEVNULL,
+                                    stdout=subprocess.DEVNULL, stderr=said)
 
     def kill_by_time(self, output, extra, whole_s):
         child = self.start(output, extra)
@@ -63,10 +65,12 @@ class Kills(Bench):
         draw = self.args.draw
         k = draw.randint(1, draw.choice([EARLY, calls]))
         done = self.run(output, extra, f"any:{k}:{draw.choice(MOMENTS)}")
+        with open(self.path("said"), "wb") as said:
+            said.write(done.stderr)
         return None if done.returncode == -9 else done.returncode
 
     def kill_once(self, output, extra, calls, whole_s):
-        """Kills a run somewhere; its exit status if it ended before."""
+        """Kills a run somewhere; its exit status if it ended before, and what it said is kept in `said`."""
         if self.args.draw.random() < 0.3:
             return self.kill_by_time(output, extra, whole_s)
         return self.kill_by_call(output, extra, calls)
@@ -105,7 +109,8 @@ class Kills(Bench):
             if status is None:
                 killed += 1
                 continue
-            self.check(status in GOOD, f"{name}: a resumed run ends with 0 or 3, not {status}")
+            self.check(status in GOOD, f"{name}: a resumed run ends with 0 or 3, not {status}",
+                       content(self.path("said")))
             self.compare(name, extra, want, output, killed)
             remove(output)
             ends += 1
@@ -114,6 +119,39 @@ class Kills(Bench):
         remove(output)
         remove(want)
         print(f"{name}: {killed} kills over {ends + 1} runs of {calls} calls each, results equal", flush=True)
+        return killed
+
+    def after_ordering(self, name, extra):
+        """A run was killed when FILE.part stood in order as FILE and before it went: the next one is killed at
+        each of its calls, and the one behind it at the same."""
+        output = self.path("got")
+        self.run_well(output, extra)
+        want, kept = content(output), self.path("kept")
+        shutil.rmtree(kept, ignore_errors=True)
+        os.mkdir(kept)
+        part = content(output).splitlines(keepends=True)
+        self.args.draw.shuffle(part)
+        with open(output + ".part", "wb") as f:
+            f.write(b"".join(part))
+        beside = [f for f in os.listdir(self.folder) if f == "got" or f.startswith("got.")]
+        for f in beside:
+            shutil.copy2(self.path(f), kept)
+        killed = call = 0
+        ended = False
+        while not ended:
+            call += 1
+            remove(output)
+            shutil.copytree(kept, self.folder, dirs_exist_ok=True)
+            for _ in range(2):
+                ended = self.run(output, extra, f"any:{call}:before").returncode != -9
+                killed += not ended
+            last = self.run_well(output, extra)
+            said = f"{name}: killed at call {call} "
+            self.check(not {"got.part", "got.old.1"} & set(os.listdir(self.folder)), said + "one file stays", last.stderr)
+            self.check(content(output) == want, said + "the results are the same", last.stderr)
+        self.check(killed > 8, f"{name}: there are calls to be killed in, not {killed}")
+        remove(output)
+        print(f"{name}: {killed} kills after FILE.part stood in order, results equal", flush=True)
         return killed
 
 
@@ -211,7 +249,10 @@ def rounds(bench, configurations, kills):
 def main():
     args = arguments(__doc__, kills=(70, "in all"), alike=(50, "within groups of records that begin alike"))
     with tempfile.TemporaryDirectory() as folder:
-        total = rounds(Kills(args, folder, 80), CONFIGURATIONS, args.kills)
+        kills = Kills(args, folder, 80)
+        total = rounds(kills, CONFIGURATIONS, args.kills)
+        for name in ("errors, ordered, retry-errors", "ordered, retry-errors"):
+            total += kills.after_ordering(name, CONFIGURATIONS[name])
     with tempfile.TemporaryDirectory() as folder:
         groups = Groups(args, folder, Groups.GROUPS * Groups.EACH)
         total += rounds(groups, ALIKE, args.alike)
