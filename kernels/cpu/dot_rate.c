@@ -6,42 +6,35 @@
 #include <immintrin.h>
 
 enum {
-    SUMS = 12, /* more than an instruction takes cycles, over two a cycle */
     TURNS = 200,
     TRIALS = 9,
 };
 
-#define KEEP(v) __asm__ volatile("" : "+v"(v))
+/* Sums have names and no array, which compilers keep in memory: then it is stores that are timed.
+ * There are more than an instruction takes cycles, over two a cycle. */
+#define EACH_SUM(m) m(0) m(1) m(2) m(3) m(4) m(5) m(6) m(7) m(8) m(9) m(10) m(11)
+#define NEW_SUM(i)  __m512 sum##i = _mm512_setzero_ps();
+#define ADD_DOT(i)  __asm__ volatile("vdpbf16ps %1, %1, %0" : "+v"(sum##i) : "v"(x));
+#define ADD_FMA(i)  __asm__ volatile("vfmadd231ps %1, %1, %0" : "+v"(sum##i) : "v"(x));
 
 static uint64_t dot_cycles(void)
 {
-    __m512 sum[SUMS];
-    __m512bh x = (__m512bh)_mm512_set1_epi32(0x30803080);
-    for (uint32_t i = 0; i < SUMS; i++)
-        sum[i] = _mm512_setzero_ps();
+    EACH_SUM(NEW_SUM)
+    __m512 x = _mm512_castsi512_ps(_mm512_set1_epi16(0x3080));
     uint64_t start = __rdtsc();
     for (uint32_t t = 0; t < TURNS; t++) {
-#pragma GCC unroll 12
-        for (uint32_t i = 0; i < SUMS; i++) {
-            sum[i] = _mm512_dpbf16_ps(sum[i], x, x);
-            KEEP(sum[i]);
-        }
+        EACH_SUM(ADD_DOT)
     }
     return __rdtsc() - start;
 }
 
 static uint64_t fma_cycles(void)
 {
-    __m512 sum[SUMS], x = _mm512_set1_ps(0x1p-30f);
-    for (uint32_t i = 0; i < SUMS; i++)
-        sum[i] = _mm512_setzero_ps();
+    EACH_SUM(NEW_SUM)
+    __m512 x = _mm512_set1_ps(0x1p-30f);
     uint64_t start = __rdtsc();
     for (uint32_t t = 0; t < TURNS; t++) {
-#pragma GCC unroll 12
-        for (uint32_t i = 0; i < SUMS; i++) {
-            sum[i] = _mm512_fmadd_ps(x, x, sum[i]);
-            KEEP(sum[i]);
-        }
+        EACH_SUM(ADD_FMA)
     }
     return __rdtsc() - start;
 }
