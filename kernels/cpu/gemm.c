@@ -195,8 +195,9 @@ static void run_panel(const struct job *j, const struct tile *t, uint32_t i, uin
         j->ops->convert(w->converted, b.w, p->w_dtype, p->x_dtype == AQ_BF16, b.k);
         b.w = w->converted;
     }
-    if (j->widen) {
-        j->ops->widen(w->wide, b.x, p->x_stride, t->rows, b.k);
+    if (j->widen) { /* once for the panels of the tile */
+        if (q == 0)
+            j->ops->widen(w->wide, b.x, p->x_stride, t->rows, b.k);
         b.x = w->wide;
         b.x_stride = b.k;
     }

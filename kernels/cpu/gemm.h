@@ -9,8 +9,9 @@
  *         for each group of rows:   sums [rows][64] += x [rows][block] * w [block][64]
  *     finish: bias, activation, store
  *
- * A version that computes fast takes several panels through a K block together: the block of x is
- * then read from L2 for each of them, where that of all of K would not fit.
+ * Several panels may go through a K block together: the block of x is then read from L2 for each of
+ * them, where that of all of K would not fit, and widened once, where it is not in the compute
+ * type.
  *
  * Sums stay in f32 between blocks, so blocks change no bit, and neither do chunks, groups of rows
  * or threads: each output has one accumulator that takes k in ascending order (of AMX, 32 at a
@@ -24,6 +25,7 @@
 enum {
     /* Rows of a chunk: a block of x (1024 bf16 or 512 f32 wide) takes half a MiB of L2 then. */
     AQ_GEMM_CHUNK_ROWS = 252,
+    AQ_GEMM_PANELS = 4, /* that go through a K block together, of the versions in f32 */
     AQ_GEMM_BLOCK_K_BF16 = 1024,
     AQ_GEMM_BLOCK_K_F32 = 512,
     /* With few rows memory is what bounds: blocks of 16 KiB, so that the one in use and the one on
@@ -99,7 +101,7 @@ void aq_gemm_unpack(struct aq_exec *ex, const struct aq_unpack *u, const struct 
 
 /* A worker's scratch: sums, a converted block of weights, a widened block of x.  A version that
  * widens nothing may have more sums and longer blocks instead. */
-#define AQ_GEMM_SUMS_BYTES    ((size_t)AQ_GEMM_CHUNK_ROWS * AQ_PANEL_ROWS * 4)
+#define AQ_GEMM_SUMS_BYTES    ((size_t)AQ_GEMM_PANELS * AQ_GEMM_CHUNK_ROWS * AQ_PANEL_ROWS * 4)
 #define AQ_GEMM_BLOCK_BYTES   ((size_t)AQ_GEMM_BLOCK_K_F32 * AQ_PANEL_ROWS * 4)
 #define AQ_GEMM_WIDE_BYTES    ((size_t)AQ_GEMM_CHUNK_ROWS * AQ_GEMM_BLOCK_K_F32 * 4)
 #define AQ_GEMM_SCRATCH_BYTES (AQ_GEMM_SUMS_BYTES + AQ_GEMM_BLOCK_BYTES + AQ_GEMM_WIDE_BYTES)
