@@ -315,7 +315,7 @@ static uint32_t rows_at_once(const struct aq_compute_cuda *c, const struct aq_pr
 
 /* Codes that are multiplied as they are, are read once: 4.5 or 8.5 bits a weight.  Unpacked they
  * are read, and 16 bits a weight are written and read again.  With more rows than one launch takes
- * codes would be read, and made numbers of, once per 16 rows.  Sums of the two ways differ in their
+ * codes would be read, and made numbers of, once per 64 rows.  Sums of the two ways differ in their
  * order, and a row's bits may not depend on how many there are where that is promised. */
 static bool goes_by_codes(const struct aq_compute_cuda *c, const struct aq_product *p)
 {

@@ -285,9 +285,16 @@ AQ_DEVICE_FN void load_keys(const struct aq_attn *a, const struct aq_attn_seq *s
     }
 }
 
+/* Blocks of an SM that registers are shared out for, without spilling any. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+#define STATS_BLOCKS(dim) ((dim) >= 96 ? 2 : 3)
+#else
+#define STATS_BLOCKS(dim) ((dim) == 128 ? 2 : 3)
+#endif
+
 /* A grid of (128 keys, rows of sums, sequences). */
 template <enum aq_dtype C, uint32_t D>
-__global__ void __launch_bounds__(THREADS, D == 128 ? 2 : 3) stats_tile(struct aq_attn p)
+__global__ void __launch_bounds__(THREADS, STATS_BLOCKS(D)) stats_tile(struct aq_attn p)
 {
     constexpr uint32_t tile_units = TILE_ROWS * D / 8;
     AQ_SHARED(uint4, tiles); /* of K, one per warp, then two of queries, with notes behind all */

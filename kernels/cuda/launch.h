@@ -104,7 +104,7 @@ struct aq_cuda_unpack {
  *   w  panels in GROUP64, int8 or int4, of `rows` rows
  *   y  f32 [m][rows], row stride y_stride
  * Reads W once.  -EINVAL: the device's tensor cores do not take x_dtype. */
-enum { AQ_CUDA_PRODUCT_ROWS_MAX = 16 };
+enum { AQ_CUDA_PRODUCT_ROWS_MAX = 64 };
 struct aq_cuda_codes_product {
     const void *x;
     size_t x_stride;

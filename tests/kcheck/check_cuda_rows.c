@@ -111,7 +111,7 @@ static void check_unpack(struct kc *kc, enum aq_dtype src, enum aq_dtype dst, ui
 
 static void check_unpacks(struct kc *kc)
 {
-    static const uint32_t k_values[] = {1, 2, 15, 16, 33, 63, 64, 65, 130, 200};
+    static const uint32_t k_values[] = {1, 2, 15, 16, 33, 63, 64, 65, 130, 256, 328};
     for (size_t s = 0; s < AQ_ARRAY_LEN(formats); s++) {
         for (size_t d = 0; d < AQ_ARRAY_LEN(dtypes); d++) {
             for (size_t k = 0; k < AQ_ARRAY_LEN(k_values); k++) {
@@ -174,7 +174,7 @@ static void check_product(struct kc *kc, enum aq_dtype x_dtype, enum aq_dtype w_
 
 static void check_products(struct kc *kc)
 {
-    static const uint32_t m_values[] = {1, 2, 7, 8, 9, 16};
+    static const uint32_t m_values[] = {1, 7, 8, 9, 16, 17, 31, 33, 64};
     static const uint32_t k_values[] = {1, 15, 16, 17, 64, 65, 200, 513, 1100};
     for (size_t d = 0; d < 4; d++) {
         for (size_t m = 0; m < AQ_ARRAY_LEN(m_values); m++) {

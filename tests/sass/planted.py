@@ -49,9 +49,29 @@ class Planted(unittest.TestCase):
     def test_generic_loads_are_seen(self):
         self.assertIn("a generic load in a loop", said(AHEAD.replace("LDG.E.128 R12", "LD.E.128 R12"), "ahead"))
 
+    def test_copies_are_waited_for_by_a_barrier_alone(self):
+        copy = ONE.replace("LDG.E.64 R4, desc[UR6][R2.64]", "LDGSTS.E.BYPASS.128 [R4], desc[UR6][R2.64]", 1)
+        copy = copy.replace("LDG.E.64 R4, desc[UR6][R2.64+0x8]", "IADD3 R2, R2, R5, RZ")
+        self.assertEqual(sass.loops(sass.functions(copy)["one"])[0][2], 64)
+        waits = copy.replace("IADD3 R2, R2, R5, RZ", "DEPBAR.LE SB0, 0x1")
+        self.assertEqual(sass.loops(sass.functions(waits)["one"])[0][2], 16)
+
+    def test_a_kernel_without_a_loop_is_judged_by_all_its_code(self):
+        unrolled = AHEAD.replace("ahead:", "unrolled:").replace(".L_x_1:\n", "").replace("@!P0 BRA `(.L_x_1)", "NOP")
+        kernel = {"registers": 40, "spilled": 0, "loops": [], "straight": sass.in_flight(
+            sass.functions(unrolled)["unrolled"])[1:]}
+        gates = {"loops": [{"kernel": "unrolled", "sm": [90], "bytes": 64, "straight": True}], "nvcc": "1", "registers": {}}
+        self.assertEqual(list(sass.judge(gates, 90, {"unrolled": kernel}, "1")), [])
+        gates["loops"][0]["bytes"] = 80
+        self.assertIn("64 bytes a thread", " ".join(sass.judge(gates, 90, {"unrolled": kernel}, "1")))
+
     def test_spills_and_registers_are_seen(self):
         self.assertEqual(sass.resources(PTXAS.format(8, 48)), {"ahead": (48, 8, 0)})
         self.assertIn("spills 8 bytes", said(AHEAD, "ahead", 8))
+        kept = {**GATES, "spills": {"ahead": 8}}
+        kernel = {"registers": 40, "loops": sass.loops(sass.functions(AHEAD)["ahead"])}
+        self.assertEqual(list(sass.judge(kept, 90, {"ahead": {**kernel, "spilled": 8}}, "1")), [])
+        self.assertIn("spills 12", " ".join(sass.judge(kept, 90, {"ahead": {**kernel, "spilled": 12}}, "1")))
         self.assertIn("48 registers, 40 are kept", said(AHEAD, "ahead", 0, 48))
         self.assertEqual(said(AHEAD, "ahead", 0, 48, "2"), "")
 

@@ -8,7 +8,8 @@
 
 A memory-bound kernel reaches the memory's speed only where enough bytes are asked for before the first is used (Little's
 law: H100 takes some 20 KB an SM).  A load is on its way from its instruction to the first one that reads its register;
-the code of a loop is followed once in its order, so a loop that branches is judged by all of it.  A generic load (LD where
+the code of a loop is followed once in its order, so a loop that branches is judged by all of it; a kernel whose gate says
+"straight" asks for everything before a loop, and is judged by all its code.  A generic load (LD where
 LDG would do) may alias shared memory, so that no later load is moved before it.
 
 Needs nvcc, and nvdisasm of the toolkit or of PyPI's nvidia-cuda-nvdisasm.  Exit status 77 where one of them is missing."""
@@ -82,7 +83,8 @@ def width(op):
 
 
 def in_flight(code):
-    """(loads, bytes, whether one is generic): the most that are on their way at once, from the first line to the last."""
+    """(loads, bytes, whether one is generic): the most that are on their way at once, from the first line to the last.
+    Copies into shared memory (LDGSTS) are waited for by DEPBAR alone: where none is, those of four turns count."""
     waiting, loads, most, generic, copies = [], 0, 0, False, 0
     for line in code:
         if line.endswith(":"):
@@ -98,7 +100,8 @@ def in_flight(code):
             generic |= load.group(1) == "LD"
         copies += 16 if line.startswith("LDGSTS") else 0
         loads, most = max(loads, len(waiting)), max(most, sum(w[1] for w in waiting))
-    return loads, most + copies, generic
+    turns = 1 if any("DEPBAR" in line for line in code) else 4
+    return loads, most + turns * copies, generic
 
 
 def loops(code):
@@ -120,7 +123,7 @@ def demangled(names):
 
 
 def look(nvcc, nvdisasm, folder, sm):
-    """{kernel: {"registers", "spilled", "shared", "loops"}}"""
+    """{kernel: {"registers", "spilled", "shared", "loops", "straight": (bytes, generic) of all its code}}"""
     found = {}
     for source in sorted(glob.glob(os.path.join(ROOT, "kernels", "cuda", "*.cu"))):
         cubin, said = compiled(nvcc, folder, source, sm)
@@ -128,14 +131,16 @@ def look(nvcc, nvdisasm, folder, sm):
         used, code = resources(said), functions(text)
         for mangled, name in demangled(list(used)).items():
             registers, spilled, shared = used[mangled]
-            found[name] = {"registers": registers, "spilled": spilled, "shared": shared, "loops": loops(code.get(mangled, []))}
+            lines = code.get(mangled, [])
+            found[name] = {"registers": registers, "spilled": spilled, "shared": shared, "loops": loops(lines),
+                           "straight": in_flight(lines)[1:]}
     return found
 
 
 def judge(gates, sm, found, version):
     """Sentences about what is worse than the gates say; registers are compared with those of the same nvcc."""
     for name, k in found.items():
-        if k["spilled"]:
+        if k["spilled"] > gates.get("spills", {}).get(name, 0):
             yield f"sm_{sm} {name}: spills {k['spilled']} bytes"
     for gate in gates["loops"]:
         if sm not in gate["sm"]:
@@ -144,11 +149,12 @@ def judge(gates, sm, found, version):
         if not names:
             yield f"sm_{sm}: no kernel is called '{gate['kernel']}'"
         for name in names:
-            best = max((l[2] for l in found[name]["loops"]), default=0)
+            ways = [l[2:] for l in found[name]["loops"]] + ([found[name]["straight"]] if gate.get("straight") else [])
+            best = max((way[0] for way in ways), default=0)
             if best < gate["bytes"]:
                 yield f"sm_{sm} {name}: {best} bytes a thread on their way, at least {gate['bytes']} expected"
-            if any(l[3] for l in found[name]["loops"]):
-                yield f"sm_{sm} {name}: a generic load in a loop"
+            if any(way[1] for way in ways):
+                yield f"sm_{sm} {name}: a generic load{' in a loop' if not gate.get('straight') else ''}"
     for name, kept in gates["registers"].get(str(sm), {}).items() if gates["nvcc"] == version else ():
         if name in found and found[name]["registers"] > kept:
             yield f"sm_{sm} {name}: {found[name]['registers']} registers, {kept} are kept in gates.json"
