@@ -576,6 +576,7 @@ struct bench {
     aq_attn_decode_fn *fn;
     struct aq_attn_seq seq[KC_ATTN_SEQS_MAX];
     uint32_t len, pages; /* of every sequence; of all */
+    uint32_t last;       /* query rows whose columns are summed; 0: all */
     const uint8_t *cold; /* page i of call n is page n * pages + i of the cold memory, */
     uint64_t cold_pages; /* modulo these */
     size_t page_bytes;
@@ -617,7 +618,7 @@ static void bench_scored(void *arg, uint64_t i)
     b->a.rule.victim = AQ_ATTN_NO_RULE;
 }
 
-/* Prefill attention and the column sums of all its queries. */
+/* Prefill attention and the column sums of its last queries, or of all. */
 static void bench_stats(void *arg, uint64_t i)
 {
     struct bench *b = arg;
@@ -625,6 +626,7 @@ static void bench_stats(void *arg, uint64_t i)
     take_slots(b, i);
     struct aq_attn a = b->a;
     a.rule = bench_rule;
+    a.pairs.rows = b->last;
     kc_new(b->kc)->attn_stats(kc_exec(b->kc, 0), &a);
 }
 
@@ -644,13 +646,29 @@ static void make_slots(struct kc *kc, struct bench *b)
     }
 }
 
-enum bench_what { DECODE, PREFILL, SCORED, STATS };
+enum bench_what { DECODE, PREFILL, SCORED, STATS, OBSERVED };
+
+/* Query rows that rows such as snapkv rank a prompt's keys by. */
+enum { OBSERVED_ROWS = 32 };
+
+static bool is_prefill(enum bench_what what)
+{
+    return what == PREFILL || what == STATS || what == OBSERVED;
+}
+
+static bool is_remembering(enum bench_what what)
+{
+    return what != DECODE && what != PREFILL;
+}
 
 static void bench_open(struct kc *kc, struct bench *b, const struct bench_shape *s,
                        enum bench_what what)
 {
-    bool prefill = what == PREFILL || what == STATS;
-    *b = (struct bench){.kc = kc, .fn = version(kc_new(kc), prefill), .len = s->len};
+    bool prefill = is_prefill(what);
+    *b = (struct bench){.kc = kc,
+                        .fn = version(kc_new(kc), prefill),
+                        .len = s->len,
+                        .last = what == OBSERVED ? OBSERVED_ROWS : 0};
     size_t cold_bytes, head_bytes = aq_kv_block_bytes(s->kv_dtype, s->size.head_dim);
     uint32_t blocks = (uint32_t)aq_div_up(s->len, AQ_HEAD_BLOCK_SLOTS);
     b->cold = kc_cold(kc, &cold_bytes);
@@ -683,9 +701,9 @@ static void bench_open(struct kc *kc, struct bench *b, const struct bench_shape 
                             .head_dim = s->size.head_dim,
                             .scale = kc_attn_bench_scale(s->kv_dtype)};
     assert(out_bytes <= cold_bytes);
-    if (what == STATS)
+    if (what == STATS || what == OBSERVED)
         b->a.log_sum_exp = kc_hot(kc, out_bytes / s->size.head_dim);
-    if (what == SCORED || what == STATS)
+    if (is_remembering(what))
         make_slots(kc, b);
 }
 
@@ -694,22 +712,23 @@ static void bench_open(struct kc *kc, struct bench *b, const struct bench_shape 
 static void bench_one(struct kc *kc, const struct bench_shape *s, enum bench_what what)
 {
     static struct bench b;
-    bool prefill = what == PREFILL || what == STATS;
+    bool prefill = is_prefill(what);
     bench_open(kc, &b, s, what);
     double pairs = prefill ? 0.5 * s->len * (s->len + 1.0) : s->len; /* of a query and a key */
+    double summed = what == STATS ? pairs : what == OBSERVED ? (double)OBSERVED_ROWS * s->len : 0;
     double slot_bytes = what == SCORED ? 3.0 * sizeof(float) * s->size.kv_heads : 0;
     struct kc_bench line = {
-        .call = what == SCORED  ? bench_scored
-                : what == STATS ? bench_stats
-                                : bench_call,
+        .call = what == SCORED         ? bench_scored
+                : is_remembering(what) ? bench_stats
+                                       : bench_call,
         .arg = &b,
         .bytes =
             (double)s->seqs * s->len * ((double)b.page_bytes / AQ_HEAD_BLOCK_SLOTS + slot_bytes),
-        .flops = (what == STATS ? 6.0 : 4.0) * s->seqs * pairs * (double)b.a.q_stride,
+        .flops = (4 * pairs + 2 * summed) * s->seqs * (double)b.a.q_stride,
         .bound = !prefill                ? KC_BOUND_READ
                  : s->compute == AQ_BF16 ? KC_BOUND_BF16
                                          : KC_BOUND_F32,
-        .peer = what == SCORED || what == STATS ? bench_call : NULL,
+        .peer = is_remembering(what) ? bench_call : NULL,
         .peer_arg = &b,
     };
     kc_bench(kc, &line);
@@ -718,9 +737,9 @@ static void bench_one(struct kc *kc, const struct bench_shape *s, enum bench_wha
 static void bench_shapes(struct kc *kc, const struct bench_shape *shapes, size_t count,
                          enum bench_what what)
 {
-    static const char *const names[] = {"decode", "prefill", "scores", "stats"};
+    static const char *const names[] = {"decode", "prefill", "scores", "stats", "observed"};
     static const size_t slots[] = {KC_SLOT(attn_decode), KC_SLOT(attn_prefill),
-                                   KC_SLOT(attn_decode), KC_SLOT(attn_stats)};
+                                   KC_SLOT(attn_decode), KC_SLOT(attn_stats), KC_SLOT(attn_stats)};
     for (size_t i = 0; i < count; i++) {
         const struct bench_shape *s = &shapes[i];
         if (what == SCORED && aq_dtype_is_kivi(s->kv_dtype))
@@ -740,6 +759,7 @@ static void bench(struct kc *kc)
     bench_shapes(kc, prefill_shapes, AQ_ARRAY_LEN(prefill_shapes), PREFILL);
     bench_shapes(kc, decode_shapes, AQ_ARRAY_LEN(decode_shapes), SCORED);
     bench_shapes(kc, prefill_shapes, AQ_ARRAY_LEN(prefill_shapes), STATS);
+    bench_shapes(kc, prefill_shapes, AQ_ARRAY_LEN(prefill_shapes), OBSERVED);
 }
 
 const struct kc_check kc_check_attn = {.name = "attn", .check = check, .bench = bench};
