@@ -129,7 +129,7 @@ def main():
     if "rows" in only:
         five(a.build, rows, raw, a.rows_memory)
     text = markdown(raw, rows, raw[0]["aquifer"]["commit"], raw[0]["environment"],
-                    " ".join(["python3 bench/h2o.py"] + [f"--{k} {v}" for k, v in vars(a).items()
+                    " ".join(["python3 bench/h2o.py"] + [f"--{k.replace(chr(95), chr(45))} {v}" for k, v in vars(a).items()
                                                          if k not in ("build", "output") and v != p.get_default(k)]))
     runs.save(a.output, raw, text)
 
