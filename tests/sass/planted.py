@@ -68,7 +68,7 @@ class Planted(unittest.TestCase):
     def test_spills_and_registers_are_seen(self):
         self.assertEqual(sass.resources(PTXAS.format(8, 48)), {"ahead": (48, 8, 0)})
         self.assertIn("spills 8 bytes", said(AHEAD, "ahead", 8))
-        kept = {**GATES, "spills": {"ahead": 8}}
+        kept = {**GATES, "spills": {"90": {"ahead": 8}}}
         kernel = {"registers": 40, "loops": sass.loops(sass.functions(AHEAD)["ahead"])}
         self.assertEqual(list(sass.judge(kept, 90, {"ahead": {**kernel, "spilled": 8}}, "1")), [])
         self.assertIn("spills 12", " ".join(sass.judge(kept, 90, {"ahead": {**kernel, "spilled": 12}}, "1")))

@@ -140,7 +140,7 @@ def look(nvcc, nvdisasm, folder, sm):
 def judge(gates, sm, found, version):
     """Sentences about what is worse than the gates say; registers are compared with those of the same nvcc."""
     for name, k in found.items():
-        if k["spilled"] > gates.get("spills", {}).get(name, 0):
+        if k["spilled"] > gates.get("spills", {}).get(str(sm), {}).get(name, 0):
             yield f"sm_{sm} {name}: spills {k['spilled']} bytes"
     for gate in gates["loops"]:
         if sm not in gate["sm"]:
