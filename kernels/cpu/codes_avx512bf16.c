@@ -52,12 +52,6 @@ INLINE void store_pairs(const struct meaning *m, uint16_t *dst, uint32_t c, __m5
     _mm512_storeu_si512(dst + c * LANES, (__m512i)_mm512_cvtne2ps_pbh(b, a));
 }
 
-INLINE void ahead(const uint8_t *codes, uint32_t bytes)
-{
-    for (uint32_t i = 0; i < bytes; i += AQ_GEMM_LINE)
-        _mm_prefetch((const char *)codes + AQ_GEMM_STREAM_AHEAD + i, _MM_HINT_T0);
-}
-
 INLINE __m512 from_bytes(const uint8_t *codes)
 {
     __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)codes);
@@ -67,7 +61,7 @@ INLINE __m512 from_bytes(const uint8_t *codes)
 INLINE void unpack_q8(const struct meaning *m, uint16_t *dst, const uint8_t *codes, uint32_t n)
 {
     for (uint32_t k = 0; k < n; k += 2) {
-        ahead(codes, 2 * AQ_PANEL_ROWS);
+        aq_gemm_ask_near(codes, 2 * AQ_PANEL_ROWS);
         AQ_UNROLL(4)
         for (uint32_t c = 0; c < VECS; c += 2)
             store_pairs(m, dst, c, from_bytes(codes + c * LANES),
@@ -88,7 +82,7 @@ INLINE __m512 from_nibbles(const uint8_t *codes, uint32_t i)
 INLINE void unpack_q4(const struct meaning *m, uint16_t *dst, const uint8_t *codes, uint32_t n)
 {
     for (uint32_t k = 0; k < n; k += 16) {
-        ahead(codes, 8 * AQ_PANEL_ROWS);
+        aq_gemm_ask_near(codes, 8 * AQ_PANEL_ROWS);
         uint32_t pairs = n - k < 16 ? (n - k + 1) / 2 : 8;
         AQ_UNROLL(8)
         for (uint32_t i = 0; i < pairs; i++) {
@@ -135,7 +129,7 @@ INLINE void add_q8(struct step *t, const struct meaning *m, uint32_t rows, uint3
                    const uint8_t *codes)
 {
     for (uint32_t k = 0; k < AQ_GROUP_K; k += 2) {
-        ahead(codes, 2 * AQ_PANEL_ROWS);
+        aq_gemm_ask_stream(codes, 2 * AQ_PANEL_ROWS);
         AQ_UNROLL(4)
         for (uint32_t c = 0; c < SUM_VECS; c++)
             add_pairs(t, m, rows, first + k, c, from_bytes(codes + 2 * c * LANES),
@@ -148,7 +142,7 @@ INLINE void add_q4(struct step *t, const struct meaning *m, uint32_t rows, uint3
                    const uint8_t *codes)
 {
     for (uint32_t k = 0; k < AQ_GROUP_K; k += 16) {
-        ahead(codes, 8 * AQ_PANEL_ROWS);
+        aq_gemm_ask_stream(codes, 8 * AQ_PANEL_ROWS);
         AQ_UNROLL(4)
         for (uint32_t c = 0; c < SUM_VECS; c++) {
             const uint8_t *a = codes + c * 8 * LANES, *b = a + 4 * LANES;

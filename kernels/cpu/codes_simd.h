@@ -93,8 +93,7 @@ static void convert(void *dst, const void *src, enum aq_dtype dtype, bool round,
     for (uint32_t done = 0; done < k; done += AQ_GROUP_K) {
         uint32_t n = (uint32_t)aq_min_u64(AQ_GROUP_K, k - done);
         size_t code_bytes = aq_group_code_bytes(dtype, n), bytes = aq_group_bytes(dtype, n);
-        for (size_t i = 0; i < bytes; i += AQ_GEMM_LINE)
-            _mm_prefetch(from + i + AQ_GEMM_STREAM_AHEAD, _MM_HINT_T0);
+        aq_gemm_ask_near(from, bytes);
         spread_group((uint8_t *)to, (const uint8_t *)from, dtype, n);
         load_numbers((float *)(void *)(to + AQ_GROUP_K * AQ_PANEL_ROWS * CODE_BYTES),
                      from + code_bytes);
@@ -216,8 +215,7 @@ VEC_FN void step_codes_rows(const struct aq_gemm_step *s, enum aq_dtype dtype, u
         uint32_t n = (uint32_t)aq_min_u64(AQ_GROUP_K, s->k - k);
         size_t bytes = aq_group_bytes(dtype, n);
         bool as_they_lie = dtype == AQ_Q8 && n == AQ_GROUP_K;
-        for (size_t i = 0; i < bytes; i += AQ_GEMM_LINE)
-            _mm_prefetch(w + i + AQ_GEMM_STREAM_AHEAD, _MM_HINT_T0);
+        aq_gemm_ask_near(w, bytes);
         load_numbers(numbers, w + aq_group_code_bytes(dtype, n));
         if (!as_they_lie)
             spread_group((uint8_t *)made, (const uint8_t *)w, dtype, n);

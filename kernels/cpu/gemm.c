@@ -17,7 +17,8 @@ struct job {
     uint32_t panel_count, panels; /* of the product, of a tile */
     uint32_t block_k, block_count;
     bool convert, widen;
-    bool few; /* rows: blocks for L1 */
+    bool pairs; /* of struct aq_gemm_step */
+    bool few;   /* rows: blocks for L1 */
     _Alignas(64) atomic_uint next;
 };
 
@@ -102,6 +103,7 @@ static void run_block(const struct job *j, const struct tile *t, const struct bl
                                           .ahead = b->ahead ? b->ahead + from : NULL,
                                           .ahead_bytes = to - from,
                                           .near = b->near,
+                                          .pairs = j->pairs,
                                           .tile_rows = b->tile_rows};
         if (b->codes)
             j->ops->step_codes(&step, j->p->w_dtype, j->p->x_dtype == AQ_BF16);
@@ -136,14 +138,14 @@ static void look_ahead(const struct job *j, const struct tile *t, struct block *
     if (t->rows > j->ops->step_rows) {
         b->ahead = next;
         b->ahead_bytes = b->ahead ? (uint32_t)bytes : 0;
-        b->near = j->few;
+        b->near = j->ops->near && j->few;
         return;
     }
     if (jump && next)
-        aq_gemm_ask(&next, j->ops->stream_ahead / AQ_GEMM_LINE, true);
+        aq_gemm_ask(&next, j->ops->stream_ahead / AQ_GEMM_LINE, j->ops->near);
     if (j->convert)
         return;
-    b->near = true;
+    b->near = j->ops->near;
     b->ahead = (const char *)b->w + j->ops->stream_ahead;
     if (jump)
         bytes -= aq_min_u64(bytes, j->ops->stream_ahead);
@@ -259,11 +261,12 @@ static void cut(struct job *j, uint32_t threads)
 static void cut_k(struct job *j)
 {
     uint32_t k = j->p->k, most = j->ops->block_k;
+    enum aq_dtype taken = j->pairs ? AQ_BF16 : j->ops->compute;
     size_t column_bytes = j->ops->code_bytes ? aq_codes_w_group(j->ops->code_bytes) / AQ_GROUP_K
-                                             : AQ_PANEL_ROWS * aq_dtype_bytes(j->ops->compute);
+                                             : AQ_PANEL_ROWS * aq_dtype_bytes(taken);
     j->few = j->chunk_rows <= j->ops->few_rows;
     if (j->few && !takes_codes(j, j->chunk_rows) &&
-        (j->convert || j->chunk_rows > j->ops->step_rows))
+        (j->convert || j->pairs || j->chunk_rows > j->ops->step_rows))
         most = (uint32_t)(AQ_GEMM_FEW_BLOCK_BYTES / column_bytes);
     uint32_t count = (uint32_t)aq_div_up(k, most);
     j->block_k = (uint32_t)aq_align_up(aq_div_up(k, count), AQ_GROUP_K);
@@ -296,6 +299,8 @@ void aq_gemm_run(struct aq_exec *ex, const struct aq_product *p, const struct aq
     /* f32 weights of a bf16 product are rounded even where the arithmetic is f32. */
     j.convert = ops->code_bytes || p->w_dtype != ops->compute || (j.widen && p->w_dtype == AQ_F32);
     cut(&j, threads);
+    j.pairs = p->w_dtype == AQ_BF16 && j.chunk_rows <= ops->step_pairs_rows;
+    j.convert &= !j.pairs;
     cut_k(&j);
     cut_panels(&j, threads);
     aq_pool_run(aq_exec_pool(ex), work, &j, (uint32_t)aq_min_u64(threads, j.tile_count));

@@ -28,13 +28,17 @@ enum {
     AQ_GEMM_PANELS = 4, /* that go through a K block together, of the versions in f32 */
     AQ_GEMM_BLOCK_K_BF16 = 1024,
     AQ_GEMM_BLOCK_K_F32 = 512,
-    /* With few rows memory is what bounds: blocks of 16 KiB, so that the one in use and the one on
-     * its way both fit L1.  Asking for lines further ahead brings fewer of them a second. */
+    /* With few rows memory is what bounds: blocks of 16 KiB, so that the one in use stays in L1. */
     AQ_GEMM_FEW_ROWS = 36,
     AQ_GEMM_FEW_BLOCK_BYTES = 16384,
     AQ_GEMM_LINE = 64,
-    /* Bytes asked for ahead of their use when weights stream from memory to one group of rows. */
-    AQ_GEMM_STREAM_AHEAD = 2048,
+    /* Bytes asked for ahead of their use, into L2, when weights stream from memory to one group of
+     * rows.  (Into L1, which has room for fewer lines on their way, a core of a Xeon got 2 to 12 %
+     * fewer of them a second, and most at 2 KiB.) */
+    AQ_GEMM_STREAM_AHEAD = 8192,
+    /* The same, into L1, when a block is converted, most of which the steps before asked for, and of
+     * products on codes. */
+    AQ_GEMM_NEAR_AHEAD = 2048,
 };
 
 /* Sums of a few rows over one K block.
@@ -42,8 +46,8 @@ enum {
  *   w     f32 [k][64], or bf16 [ceil(k/2)][64][2] where the pad of an odd k is zero; codes.h has
  *         both for AQ_Q8
  *   sums  f32 [rows][64], contiguous; taken for zero when `first`
- * ahead: memory to prefetch meanwhile, none where ahead_bytes is 0; into L1 when `near` (its use
- * is near), else into L2. */
+ * ahead: memory to prefetch meanwhile, none where ahead_bytes is 0; into L1 when `near`, else into
+ * L2. */
 struct aq_gemm_step {
     const void *x;
     size_t x_stride;
@@ -54,6 +58,7 @@ struct aq_gemm_step {
     const char *ahead;
     uint32_t ahead_bytes;
     bool near;
+    bool pairs;          /* w is bf16 although the compute type is f32 */
     uint32_t *tile_rows; /* the rows that the worker's AMX tiles are made for; 0: none yet */
 };
 
@@ -73,8 +78,12 @@ struct aq_gemm_ops {
     uint32_t chunk_rows, few_rows; /* most rows of a chunk, and of one that memory bounds */
     uint32_t block_k;              /* most columns of a block */
     uint32_t stream_ahead;         /* bytes asked for ahead where weights stream */
+    bool near;                     /* weights of few rows are asked for into L1 */
     uint32_t panels;               /* most panels that a K block is taken through together */
     void (*step)(const struct aq_gemm_step *s);
+    /* Of versions in f32: at most so many rows take bf16 weights straight from their pairs, a step
+     * after the other; for more they are converted once. */
+    uint32_t step_pairs_rows;
     /* The same with w in groups of codes of dtype, rounded to bf16 when round_bf16, for at most
      * step_codes_rows rows: converting to memory first would cost them more than the step does.
      * Prefetches w by itself. */
@@ -134,6 +143,18 @@ static inline void aq_gemm_ask(const char **ahead, uint32_t lines, bool near)
             __builtin_prefetch(*ahead, 0, 2);
         *ahead += AQ_GEMM_LINE;
     }
+}
+
+/* Asks for as many bytes ahead as those at p. */
+static inline void aq_gemm_ask_stream(const void *p, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += AQ_GEMM_LINE)
+        __builtin_prefetch((const char *)p + AQ_GEMM_STREAM_AHEAD + i, 0, 2);
+}
+static inline void aq_gemm_ask_near(const void *p, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += AQ_GEMM_LINE)
+        __builtin_prefetch((const char *)p + AQ_GEMM_NEAR_AHEAD + i, 0, 3);
 }
 
 /* Pieces that higher levels reuse, and tests. */

@@ -5,7 +5,7 @@
 #include "kernels/cpu/vec.h"
 #include "kernels/cpu/versions.h"
 
-enum { STEP_VECS = 2 };
+enum { STEP_VECS = 2, STEP_PAIRS_ROWS = 24 };
 
 VEC_FN vec vec_pair_even(const uint16_t *pairs)
 {

@@ -112,10 +112,10 @@ void aq_gemm_convert_avx512bf16(void *dst, const void *src, enum aq_dtype dtype,
         for (uint32_t c = 0; c < AQ_PANEL_ROWS; c += 16) {
             size_t at = (size_t)i * AQ_PANEL_ROWS + c;
             const char *from = (const char *)src + at * aq_dtype_bytes(dtype);
-            _mm_prefetch(from + AQ_GEMM_STREAM_AHEAD, _MM_HINT_T0);
+            aq_gemm_ask_near(from, AQ_GEMM_LINE);
             __m512 a, b = _mm512_setzero_ps();
             if (dtype == AQ_F32) {
-                _mm_prefetch(from + AQ_PANEL_ROWS * 4 + AQ_GEMM_STREAM_AHEAD, _MM_HINT_T0);
+                aq_gemm_ask_near(from + AQ_PANEL_ROWS * 4, AQ_GEMM_LINE);
                 a = _mm512_loadu_ps(from);
                 if (i + 1 < k)
                     b = _mm512_loadu_ps(from + AQ_PANEL_ROWS * 4);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Products in f32, on vec.h; included once by each version's file, which defines before:
  *   STEP_VECS    vectors of columns a step of several rows holds in registers
+ *   STEP_PAIRS_ROWS   of struct aq_gemm_ops
  *   vec_pair_even, vec_pair_odd   the f32 of the first and second bf16 of VEC_LANES pairs */
 
 enum {
@@ -11,14 +12,23 @@ enum {
 
 /* ---- sums ---- */
 
+/* Columns of one k from w on: f32, or of bf16 pairs the first or the second. */
+VEC_FN vec load_column(const char *w, bool pairs, bool second)
+{
+    const uint16_t *pair = (const uint16_t *)(const void *)w;
+    if (!pairs)
+        return vec_load((const float *)(const void *)w);
+    return second ? vec_pair_odd(pair) : vec_pair_even(pair);
+}
+
 /* Adds x[.][k] * w[k][.] for one k. */
 VEC_FN void step_k(vec sum[][PANEL_VECS], uint32_t rows, uint32_t vecs, const float *x,
-                   size_t x_stride, const float *w)
+                   size_t x_stride, const char *w, bool pairs, bool second)
 {
     vec wk[PANEL_VECS];
 #pragma GCC unroll 8
     for (uint32_t c = 0; c < vecs; c++)
-        wk[c] = vec_load(w + c * VEC_LANES);
+        wk[c] = load_column(w + c * sizeof(vec), pairs, second);
 #pragma GCC unroll 6
     for (uint32_t r = 0; r < rows; r++) {
         vec xr = vec_set(x[r * x_stride]);
@@ -29,13 +39,17 @@ VEC_FN void step_k(vec sum[][PANEL_VECS], uint32_t rows, uint32_t vecs, const fl
 }
 
 /* `rows` rows by `vecs` vectors of columns from `column` on; both are constants where this is
- * called, so that the sums are registers. */
+ * called, so that the sums are registers, and so is whether w is bf16 in pairs, which take as many
+ * bytes as one k in f32. */
 VEC_FN void step_columns(const struct aq_gemm_step *s, uint32_t rows, uint32_t vecs,
-                         uint32_t column, const char *ahead, uint32_t ahead_lines)
+                         uint32_t column, const char *ahead, uint32_t ahead_lines, bool pairs)
 {
+    enum { LINE = AQ_PANEL_ROWS * sizeof(float) };
     vec sum[STEP_ROWS][PANEL_VECS];
-    const float *x = s->x, *w = (const float *)s->w + column;
+    const float *x = s->x;
+    const char *w = (const char *)s->w + column * sizeof(float);
     float *sums = s->sums + column;
+    uint32_t each = pairs ? 2 : 1; /* k of a line */
 #pragma GCC unroll 6
     for (uint32_t r = 0; r < rows; r++) {
 #pragma GCC unroll 8
@@ -47,13 +61,13 @@ VEC_FN void step_columns(const struct aq_gemm_step *s, uint32_t rows, uint32_t v
     for (uint32_t t = 0; t < turns; t++) {
 #pragma GCC unroll 4
         for (uint32_t k = 0; k < UNROLL; k++)
-            step_k(sum, rows, vecs, x + k, s->x_stride, w + k * AQ_PANEL_ROWS);
+            step_k(sum, rows, vecs, x + k, s->x_stride, w + k / each * LINE, pairs, k % each);
         x += UNROLL;
-        w += UNROLL * AQ_PANEL_ROWS;
+        w += UNROLL / each * LINE;
         aq_gemm_ask(&ahead, lines, s->near);
     }
     for (uint32_t k = 0; k < s->k % UNROLL; k++)
-        step_k(sum, rows, vecs, x + k, s->x_stride, w + k * AQ_PANEL_ROWS);
+        step_k(sum, rows, vecs, x + k, s->x_stride, w + k / each * LINE, pairs, k % each);
 #pragma GCC unroll 6
     for (uint32_t r = 0; r < rows; r++) {
 #pragma GCC unroll 8
@@ -64,26 +78,31 @@ VEC_FN void step_columns(const struct aq_gemm_step *s, uint32_t rows, uint32_t v
 
 /* One row takes the panel in a single pass, which is what nearing weights from memory wants;
  * more rows take as many columns at a time as there are registers. */
-VEC_FN void step_rows(const struct aq_gemm_step *s, uint32_t rows)
+VEC_FN void step_rows(const struct aq_gemm_step *s, uint32_t rows, bool pairs)
 {
     uint32_t vecs = rows == 1 ? PANEL_VECS : STEP_VECS, passes = PANEL_VECS / vecs;
     uint32_t lines = s->ahead_bytes / AQ_GEMM_LINE / passes;
     for (uint32_t i = 0; i < passes; i++)
         step_columns(s, rows, vecs, i * vecs * VEC_LANES,
-                     s->ahead + (size_t)i * lines * AQ_GEMM_LINE, lines);
+                     s->ahead + (size_t)i * lines * AQ_GEMM_LINE, lines, pairs);
+}
+
+VEC_FN void step_any(const struct aq_gemm_step *s, bool pairs)
+{
+    switch (s->rows) {
+    case 1: step_rows(s, 1, pairs); break;
+    case 2: step_rows(s, 2, pairs); break;
+    case 3: step_rows(s, 3, pairs); break;
+    case 4: step_rows(s, 4, pairs); break;
+    case 5: step_rows(s, 5, pairs); break;
+    case 6: step_rows(s, 6, pairs); break;
+    default: assert(!"1 to STEP_ROWS rows");
+    }
 }
 
 static void step(const struct aq_gemm_step *s)
 {
-    switch (s->rows) {
-    case 1: step_rows(s, 1); break;
-    case 2: step_rows(s, 2); break;
-    case 3: step_rows(s, 3); break;
-    case 4: step_rows(s, 4); break;
-    case 5: step_rows(s, 5); break;
-    case 6: step_rows(s, 6); break;
-    default: assert(!"1 to STEP_ROWS rows");
-    }
+    s->pairs ? step_any(s, true) : step_any(s, false);
 }
 
 /* Straight from codes; the last group of a panel may be short, and goes by way of memory. */
@@ -118,8 +137,7 @@ VEC_FN void convert_col64(float *dst, const void *src, enum aq_dtype dtype, bool
         for (uint32_t c = 0; c < AQ_PANEL_ROWS; c += VEC_LANES) {
             size_t at = (size_t)i * AQ_PANEL_ROWS + c;
             if (c % 32 == 0)
-                _mm_prefetch((const char *)src + at * aq_dtype_bytes(dtype) + AQ_GEMM_STREAM_AHEAD,
-                             _MM_HINT_T0);
+                aq_gemm_ask_near((const char *)src + at * aq_dtype_bytes(dtype), AQ_GEMM_LINE);
             vec v = vec_load_as(src, dtype, at);
             vec_store(dst + at, round ? vec_round_bf16(v) : v);
         }
@@ -132,7 +150,7 @@ static void convert_pair64(float *dst, const uint16_t *src, uint32_t k)
         const uint16_t *pairs = src + (size_t)i * AQ_PANEL_ROWS;
         float *even = dst + (size_t)i * AQ_PANEL_ROWS;
         for (uint32_t c = 0; c < AQ_PANEL_ROWS; c += VEC_LANES) {
-            _mm_prefetch((const char *)(pairs + 2 * c) + AQ_GEMM_STREAM_AHEAD, _MM_HINT_T0);
+            aq_gemm_ask_near(pairs + 2 * c, AQ_GEMM_LINE);
             vec_store(even + c, vec_pair_even(pairs + 2 * c));
             if (i + 1 < k)
                 vec_store(even + AQ_PANEL_ROWS + c, vec_pair_odd(pairs + 2 * c));
@@ -270,6 +288,7 @@ static const struct aq_gemm_ops ops = {.compute = AQ_F32,
                                        .stream_ahead = AQ_GEMM_STREAM_AHEAD,
                                        .panels = AQ_GEMM_PANELS,
                                        .step = step,
+                                       .step_pairs_rows = STEP_PAIRS_ROWS,
                                        .step_codes_rows = STEP_CODES_ROWS,
                                        .step_codes = step_codes,
                                        .convert = convert,

@@ -36,17 +36,11 @@ VEC_FN void unpack_store(const struct unpack *u, float *dst, uint32_t k, uint32_
     vec_store(dst + (size_t)k * AQ_PANEL_ROWS + c * VEC_LANES, unpack_value(u, c, codes));
 }
 
-VEC_FN void unpack_ahead(const uint8_t *codes, uint32_t bytes)
-{
-    for (uint32_t i = 0; i < bytes; i += AQ_GEMM_LINE)
-        _mm_prefetch((const char *)codes + AQ_GEMM_STREAM_AHEAD + i, _MM_HINT_T0);
-}
-
 /* dst f32 [n][64] = a group of n columns. */
 VEC_FN void unpack_group_q8(const struct unpack *u, float *dst, const uint8_t *codes, uint32_t n)
 {
     for (uint32_t k = 0; k < n; k += 2) {
-        unpack_ahead(codes, 2 * AQ_PANEL_ROWS);
+        aq_gemm_ask_near(codes, 2 * AQ_PANEL_ROWS);
         AQ_UNROLL(8)
         for (uint32_t c = 0; c < UNPACK_VECS; c++) {
             vec v[2];
@@ -80,7 +74,7 @@ VEC_FN void unpack_group_q4(const struct unpack *u, float *dst, const uint8_t *c
 {
     uint32_t k = 0;
     for (; k + 16 <= n; k += 16) {
-        unpack_ahead(codes, 8 * AQ_PANEL_ROWS);
+        aq_gemm_ask_near(codes, 8 * AQ_PANEL_ROWS);
         unpack_sixteen(u, dst, codes, k, k + 16);
         codes += 8 * AQ_PANEL_ROWS;
     }
@@ -139,7 +133,7 @@ VEC_FN void step_add(struct code_step *t, uint32_t k, uint32_t c, vec codes)
 VEC_FN void step_group_q8(struct code_step *t, uint32_t first, const uint8_t *codes)
 {
     for (uint32_t k = first; k < first + AQ_GROUP_K; k += 2) {
-        unpack_ahead(codes, 2 * AQ_PANEL_ROWS);
+        aq_gemm_ask_stream(codes, 2 * AQ_PANEL_ROWS);
         AQ_UNROLL(8)
         for (uint32_t c = 0; c < UNPACK_VECS; c++) {
             vec v[2];
@@ -154,7 +148,7 @@ VEC_FN void step_group_q8(struct code_step *t, uint32_t first, const uint8_t *co
 VEC_FN void step_group_q4(struct code_step *t, uint32_t first, const uint8_t *codes)
 {
     for (uint32_t k = first; k < first + AQ_GROUP_K; k += 16) {
-        unpack_ahead(codes, 8 * AQ_PANEL_ROWS);
+        aq_gemm_ask_stream(codes, 8 * AQ_PANEL_ROWS);
         AQ_UNROLL(8)
         for (uint32_t c = 0; c < UNPACK_VECS; c++) {
             vec_int w[2];
