@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 /* How much of everything: memory beyond what caches hold, where there is enough. */
 struct amount {
@@ -31,6 +32,20 @@ static const struct amount thorough = {0.25,      0,        256 << 20, 128 << 20
 static uint64_t memory_of(const struct amount *a)
 {
     return 2 * a->weight_bytes + a->kv_bytes + 4 * a->link_bytes + 64 * AQ_MIB;
+}
+
+/* What is read from memory is twice what the caches hold: a server's may hold more than the above.
+ * Less where that would not fit, or caches are of the size of memory. */
+static void exceed_caches(struct amount *a, uint64_t memory)
+{
+    long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    size_t least = cache > 0 ? aq_align_up(2 * (size_t)cache, AQ_MIB) : 0;
+    struct amount more = *a;
+    more.weight_bytes = aq_max_u64(more.weight_bytes, least);
+    more.row_bytes = aq_max_u64(more.row_bytes, least);
+    more.kv_bytes = aq_max_u64(more.kv_bytes, least);
+    if (2 * memory_of(&more) <= memory)
+        *a = more;
 }
 
 struct probe {
@@ -405,6 +420,7 @@ static int describe(struct probe *b, struct aq_err *reterr)
     uint64_t memory = b->o->memory ? aq_min_u64(b->o->memory, h.usable) : h.usable;
     if (memory < 2 * memory_of(&thorough))
         b->amount = memory < 2 * memory_of(&quick) ? small : quick;
+    exceed_caches(&b->amount, memory);
     if (memory < memory_of(&small))
         return aq_error_memory(
             reterr, "expected %llu MiB of memory to measure this machine in, found %llu MiB",
