@@ -10,7 +10,8 @@ memory    opt-1.3b, 512+512 and 512+1024, everything in --host-memory 4 GiB: wha
 link      opt-125m's weights in host memory over a link so slow that they bind, KV on the emulated device; the same two
 same      decode passes over as many slots on average (opt-350m, 448): of rows that keep no scores, and of those that drop
           many at a time, in turns with the full cache; ratios are medians of --rounds, of the full cache's time
-rows      llama-3.2-1b, 2048+128, everything in --rows-memory (6 GiB): five rows, and what each is bound by
+rows      llama-3.2-1b, 2048+128, everything in --rows-memory (6 GiB): five rows, and what each is bound by; hours, so that
+          each is kept in NAME.rows.json when it is done, and a command started again goes on
 
 Every run is `aquifer bench` with random weights and every decode step really run; a plan chosen for many requests
 fixes the block, and the run has one block full of them.  Writes NAME.json and NAME.md."""
@@ -72,11 +73,11 @@ def same(build, rows, raw, rounds):
         rows.append(row("same", f"{prompt}+256", name, middle, ratio))
         runs.note(rows[-1])
 
-def five(build, rows, raw, memory):
-    first = None
+def five(build, rows, raw, memory, output):
+    kept, first = runs.Kept(output and output + ".rows"), None
     for name, policy in ROWS:
-        r = own_best_block(build, ["--shape", "llama-3.2-1b", "--prompt-len", 2048, "--gen-len", 128, "--host-memory", memory,
-                                   *policy])
+        words = ["--shape", "llama-3.2-1b", "--prompt-len", 2048, "--gen-len", 128, "--host-memory", memory, *policy]
+        r = kept.get(f"{memory}, {name}", lambda w=words: own_best_block(build, w))
         raw.append(r)
         first = first or r["gen_tok_s"]
         rows.append(row(f"llama-3.2-1b in {memory}", "2048+128", name, r, r["gen_tok_s"] / first, r["predicted"]["bound_by"]))
@@ -127,7 +128,7 @@ def main():
     if "same" in only:
         same(a.build, rows, raw, a.rounds)
     if "rows" in only:
-        five(a.build, rows, raw, a.rows_memory)
+        five(a.build, rows, raw, a.rows_memory, a.output)
     text = markdown(raw, rows, raw[0]["aquifer"]["commit"], raw[0]["environment"],
                     " ".join(["python3 bench/h2o.py"] + [f"--{k.replace('_', '-')} {v}" for k, v in vars(a).items()
                                                          if k not in ("build", "output") and v != p.get_default(k)]))

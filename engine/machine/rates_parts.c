@@ -9,7 +9,14 @@
 #include <string.h>
 #include <time.h>
 
-enum { REPEATS_MIN = 3, REPEATS_MAX = 2048, ROUNDS_MAX = 64, READ_TILE = 1 << 20, SPREAD_MAX = 10 };
+enum {
+    REPEATS_MIN = 3,
+    REPEATS_MAX = 2048,
+    ROUNDS_MIN = 7,
+    ROUNDS_MAX = 64,
+    READ_TILE = 1 << 20,
+    SPREAD_MAX = 10
+};
 /* Of the matrices of products: 2048 columns. */
 enum { MATRIX_PANELS = 2048 / AQ_PANEL_ROWS };
 
@@ -221,14 +228,14 @@ static double timed(struct product_call *c)
     return aq_clock_s() - start;
 }
 
-/* Of a round, what products of more rows reach of what its product of one row and its computing one
- * promise: both as the machine was just then. */
+/* Of a round, what products of more rows reach of what its product of one row and the computing one
+ * before each promise: both as the machine was just then. */
 static void take_round(struct product_call *computes, struct product_call *one,
                        struct product_call *many, double overlap, double *share)
 {
-    double flop_s = timed(computes) / call_flops(computes);
     double memory_s = timed(one);
     for (uint32_t i = 0; i < AQ_HW_ROWS; i++) {
+        double flop_s = timed(computes) / call_flops(computes);
         double s = timed(&many[i]), flops_s = flop_s * call_flops(&many[i]);
         double read_s = memory_s * many[i].panels / one->panels;
         double promised = fmax(flops_s, read_s) + (1 - overlap) * fmin(flops_s, read_s);
@@ -281,7 +288,7 @@ void aq_rates_product_shares(struct aq_sample ret[AQ_HW_ROWS], const struct aq_r
     bool slow = aq_clock_s() - begin > AQ_RATES_SLOW_S;
     double spread = 0;
     while (rounds < (slow ? 1 : ROUNDS_MAX) &&
-           (rounds < REPEATS_MIN ||
+           (rounds < ROUNDS_MIN ||
             aq_clock_s() - begin < aq_rates_until_s(2 * p->rig->long_s, spread))) {
         if (!slow)
             take_round(&computes, &one, many, overlap, round);
