@@ -36,8 +36,8 @@ enum {
      * rows.  (Into L1, which has room for fewer lines on their way, a core of a Xeon got 2 to 12 %
      * fewer of them a second, and most at 2 KiB.) */
     AQ_GEMM_STREAM_AHEAD = 8192,
-    /* The same, into L1, when a block is converted, most of which the steps before asked for, and of
-     * products on codes. */
+    /* The same, into L1, when a block is converted, most of which the steps before asked for,
+     * and of products on codes. */
     AQ_GEMM_NEAR_AHEAD = 2048,
 };
 
