@@ -11,7 +11,7 @@ link      opt-125m's weights in host memory over a link so slow that they bind, 
 same      decode passes over as many slots on average (opt-350m, 448): of rows that keep no scores, and of those that drop
           many at a time, in turns with the full cache; ratios are medians of --rounds, of the full cache's time
 rows      llama-3.2-1b, 2048+128, everything in --rows-memory (6 GiB): five rows, and what each is bound by; hours, so that
-          each is kept in NAME.rows.json when it is done, and a command started again goes on
+          each is kept in NAME.rows.json when it is done, and a command started again with the same version goes on
 
 Every run is `aquifer bench` with random weights and every decode step really run; a plan chosen for many requests
 fixes the block, and the run has one block full of them.  Writes NAME.json and NAME.md."""
@@ -74,10 +74,10 @@ def same(build, rows, raw, rounds):
         runs.note(rows[-1])
 
 def five(build, rows, raw, memory, output):
-    kept, first = runs.Kept(output and output + ".rows"), None
+    kept, version, first = runs.Kept(output and output + ".rows"), runs.version(build), None
     for name, policy in ROWS:
         words = ["--shape", "llama-3.2-1b", "--prompt-len", 2048, "--gen-len", 128, "--host-memory", memory, *policy]
-        r = kept.get(f"{memory}, {name}", lambda w=words: own_best_block(build, w))
+        r = kept.get(f"{version}, {memory}, {name}", lambda w=words: own_best_block(build, w))
         raw.append(r)
         first = first or r["gen_tok_s"]
         rows.append(row(f"llama-3.2-1b in {memory}", "2048+128", name, r, r["gen_tok_s"] / first, r["predicted"]["bound_by"]))

@@ -33,8 +33,8 @@ enum {
     AQ_GEMM_FEW_BLOCK_BYTES = 16384,
     AQ_GEMM_LINE = 64,
     /* Bytes asked for ahead of their use, into L2, when weights stream from memory to one group of
-     * rows.  (Into L1, which has room for fewer lines on their way, a core of a Xeon got 2 to 12 %
-     * fewer of them a second, and most at 2 KiB.) */
+     * rows.  (Into L1, which has room for fewer lines on their way, and 2 KiB ahead, a core of a
+     * Xeon got 2 to 12 % fewer of them a second.) */
     AQ_GEMM_STREAM_AHEAD = 8192,
     /* The same, into L1, when a block is converted, most of which the steps before asked for,
      * and of products on codes. */
@@ -80,10 +80,10 @@ struct aq_gemm_ops {
     uint32_t stream_ahead;         /* bytes asked for ahead where weights stream */
     bool near;                     /* weights of few rows are asked for into L1 */
     uint32_t panels;               /* most panels that a K block is taken through together */
-    void (*step)(const struct aq_gemm_step *s);
     /* Of versions in f32: at most so many rows take bf16 weights straight from their pairs, a step
      * after the other; for more they are converted once. */
     uint32_t step_pairs_rows;
+    void (*step)(const struct aq_gemm_step *s);
     /* The same with w in groups of codes of dtype, rounded to bf16 when round_bf16, for at most
      * step_codes_rows rows: converting to memory first would cost them more than the step does.
      * Prefetches w by itself. */

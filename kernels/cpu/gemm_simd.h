@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Products in f32, on vec.h; included once by each version's file, which defines before:
  *   STEP_VECS    vectors of columns a step of several rows holds in registers
- *   STEP_PAIRS_ROWS   of struct aq_gemm_ops
+ *   STEP_PAIRS_ROWS   step_pairs_rows of struct aq_gemm_ops
  *   vec_pair_even, vec_pair_odd   the f32 of the first and second bf16 of VEC_LANES pairs */
 
 enum {
@@ -287,8 +287,8 @@ static const struct aq_gemm_ops ops = {.compute = AQ_F32,
                                        .block_k = AQ_GEMM_BLOCK_K_F32,
                                        .stream_ahead = AQ_GEMM_STREAM_AHEAD,
                                        .panels = AQ_GEMM_PANELS,
-                                       .step = step,
                                        .step_pairs_rows = STEP_PAIRS_ROWS,
+                                       .step = step,
                                        .step_codes_rows = STEP_CODES_ROWS,
                                        .step_codes = step_codes,
                                        .convert = convert,

@@ -15,13 +15,14 @@ enum { OLD_MAX = 8 }; /* of what y was: normal numbers, not so many of them */
 static const enum aq_dtype compute_dtypes[] = {AQ_F32, AQ_BF16};
 
 /* Sizes around every border the versions have: pairs, 32-wide tiles and 64-wide panels, blocks of
- * 512 and 1024 along K, 6, 8 and 16 rows. */
+ * 512 and 1024 along K, 6, 8, 16 and 24 rows. */
 static const struct shape {
     uint32_t m, k, n;
 } shapes[] = {
     {1, 1, 1},     {1, 2, 64},    {2, 31, 65},    {3, 127, 100}, {5, 64, 63},    {6, 512, 192},
     {7, 1025, 70}, {8, 513, 128}, {13, 2050, 64}, {16, 32, 17},  {17, 96, 130},  {33, 130, 129},
     {48, 80, 64},  {64, 47, 200}, {100, 33, 64},  {1, 4099, 80}, {4, 16384, 16}, {130, 66, 65},
+    {24, 257, 66}, {25, 257, 66},
 };
 
 struct problem {
