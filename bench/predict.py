@@ -6,12 +6,14 @@
 
 Models, batches, formats, KV policies, placements over an emulated device, links and the disk, schedules, and jobs
 whose passes prefill and decode at once.  The machine is probed (aquifer probe --quick, with its disk where a run
-needs one) before each run, which is predicted from that, and again after it: where one of the main rates has moved by
-more than 15 % in between, others on the host had the machine, and the run counts as disturbed.  A configuration is run
-until one run was not disturbed, at most three times; the error is that of this one (the median of all where none was
-undisturbed, and the table says so): that of generated tokens per second, 1 - the smaller by the larger; pass times
-stand beside it.  Between two probes a run that takes less than 15 s is made three times, and the middle one counts.  With --output NAME finished runs are kept in NAME.json and the table in NAME.md; started again it
-goes on (other options or another build of aquifer: run again).  Exit status 1 when the median error is above 5 % or
+needs one) before each run and again after it, and what is predicted is the mean of what the planner says with either:
+a server's rates drift while a run takes half a minute.  Where one of the main rates has moved by more than 15 % in
+between, or runs of a row are further apart, others on the host had the machine, and the run counts as disturbed.  A
+configuration is run until one run was not disturbed, at most three times; the error is that of this one (the median of
+all where none was undisturbed, and the table says so): that of generated tokens per second, 1 - the smaller by the
+larger; pass times stand beside it.  A run that takes less than 15 s is made three times, and the middle one counts.
+With --output NAME finished runs are kept in NAME.json and the table in NAME.md; started again it goes on (other options
+or another build of aquifer: run again).  Exit status 1 when the median error is above 5 % or
 the worst above 12 %, or a run failed."""
 import argparse
 import json
@@ -108,30 +110,31 @@ class Bench:
         found = re.findall(r"^  (\w+): \{value: ([0-9.e+-]+),", text, re.M)
         return {key: float(value) for key, value in found if key in WATCHED}
 
-    def bench(self, words):
-        words = [runs.shape(str(w), self.dir) for w in words]
+    def bench(self, dry, words):
+        words = [runs.shape(str(w), self.dir) for w in words] + dry
         return runs.bench(self.args.build, words + ["--hardware", self.profile, "--repeats", 1, "--warmup", 0,
                                                     "--cache-dir", self.args.cache_dir, "--quiet"])
 
-    def generate(self, shape, words, count, prompts, news):
+    def generate(self, dry, shape, words, count, prompts, news):
         return runs.generate(self.args.build, ["--shape", runs.shape(shape, self.dir), "--random-weights", "1", "--hardware", self.profile,
-                                               "--quiet", *words], self.dir, count, prompts, news)
+                                               "--quiet", *words, *dry], self.dir, count, prompts, news)
 
     def jobs(self):
-        """(key, what makes its document, and what it depends on)."""
+        """(key, what makes its document, or with ["--dry-run"] what is predicted, and what it depends on)."""
         for key, words in [*resident(), *device(), *disk()]:
-            yield key, lambda w=words: self.bench(w), words
+            yield key, lambda dry, w=words: self.bench(dry, w), words
         for key, *job in mixed():
-            yield key, lambda j=job: self.generate(*j), job
+            yield key, lambda dry, j=job: self.generate(dry, *j), job
 
     def measure(self, make, disk):
         """Runs until enough were undisturbed: the one nearest to the median error, with that."""
         rows = []
         while len(rows) < TRIES and sum(not r["disturbed"] for r in rows) < ENOUGH:
             before = self.probe(disk)
-            row = summary(middle(make))
+            report, apart = middle(make)
             after = self.probe(disk)
-            moved = max(abs(after[k] / before[k] - 1) for k in before)
+            row = summary(report, make(["--dry-run"])["predicted"])
+            moved = max(apart, *(abs(after[k] / before[k] - 1) for k in before))
             rows.append(dict(row, moved=moved, disturbed=moved > MOVED))
         quiet = [r for r in rows if not r["disturbed"]] or rows
         off = statistics.median(r["off"] for r in quiet)
@@ -168,20 +171,21 @@ def bands(rows):
 
 
 def middle(make):
-    """The run's report; of a short run's that of the middle one."""
-    reports = [make()]
+    """The run's report, of a short run's that of the middle one; and how far apart runs were."""
+    reports = [make([])]
     if reports[0]["total_s"] < SHORT_S:
-        reports += [make() for _ in range(SHORT_RUNS - 1)]
-    return sorted(reports, key=lambda r: r["gen_tok_s"])[len(reports) // 2]
+        reports += [make([]) for _ in range(SHORT_RUNS - 1)]
+    reports.sort(key=lambda r: r["gen_tok_s"])
+    return reports[len(reports) // 2], reports[-1]["gen_tok_s"] / reports[0]["gen_tok_s"] - 1
 
 
-def summary(r):
-    said = r["predicted"]
+def summary(r, predicted_after):
+    said = {key: (r["predicted"][key] + predicted_after[key]) / 2 for key in ("gen_tok_s", "prefill_s", "decode_pass_s")}
     found, predicted = r["gen_tok_s"], said["gen_tok_s"]
     row = dict(gen_tok_s=found, predicted_tok_s=predicted, error=None, off=1 - min(found, predicted) / max(found, predicted),
                prefill_s=r["prefill_s"], predicted_prefill_s=said["prefill_s"], placement=r["plan"]["placement"],
                seats=runs.seats(r), predicted_pass_s=said["decode_pass_s"], pass_s=None,
-               bound=kind(said["bound_by"]))
+               bound=kind(r["predicted"]["bound_by"]))
     if r["decode_tok_s"]:
         row["pass_s"] = runs.decode_pass_s(r)
     return row

@@ -49,12 +49,16 @@ def records(count, prompts, news):
 
 
 def job(build, args, folder, lines):
-    """A job of `aquifer generate` over these records, as its report; results are in out.jsonl of the folder."""
+    """A job of `aquifer generate` over these records, as its report; results are in out.jsonl of the folder.  With
+    --dry-run among args what is planned and predicted."""
     source, out, report = (os.path.join(folder, n) for n in ("in.jsonl", "out.jsonl", "report.json"))
     with open(source, "w", encoding="utf-8") as f:
         for line in lines:
             f.write(json.dumps(line) + "\n")
-    text_of([program(build), "generate", "--input", source, "--output", out, "--overwrite", "--report", report, *args])
+    words = [program(build), "generate", "--input", source, "--output", out, "--overwrite"]
+    if "--dry-run" in args:
+        return json_of([*words, "--json", *args])
+    text_of([*words, "--report", report, *args])
     with open(report, encoding="utf-8") as f:
         return json.load(f)
 
