@@ -9,7 +9,7 @@
 #include "offload/disk.h"
 
 /* Raised whenever what is measured changes: a profile kept with another number is measured anew. */
-enum { AQ_PROBE_RATES = 4 };
+enum { AQ_PROBE_RATES = 5 };
 
 struct aq_probe_opts {
     const struct aq_cuda *cuda; /* the GPU that is measured too; NULL: none */
