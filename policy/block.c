@@ -474,10 +474,16 @@ static void shape_for(struct aq_block_shape *s, struct aq_kv_kinds *kinds,
     /* A single prompt is admitted whatever its length. */
     s->prompt_tokens = (uint32_t)prompts;
     s->rows_max = (uint32_t)aq_max_u64(prompts, in->prompt_max) + seats_per_batch;
-    uint32_t tile = in->tight ? AQ_BLOCK_TIGHT_TILE_ROWS : AQ_BLOCK_TILE_ROWS;
+    uint32_t tile = in->tight ? AQ_BLOCK_TIGHT_TILE_ROWS
+                    : in->gpu ? AQ_BLOCK_GPU_TILE_ROWS
+                              : AQ_BLOCK_TILE_ROWS;
     uint32_t head = in->tight ? AQ_BLOCK_TIGHT_HEAD_ROWS : AQ_BLOCK_HEAD_TILE_ROWS;
     s->tile_rows = (uint32_t)aq_min_u64(tile, s->rows_max);
     s->head_tile_rows = (uint32_t)aq_min_u64(head, s->rows_max);
+    /* A call on a prompt alone leaves most of a GPU idle. */
+    uint64_t rooms = in->gpu && !in->tight ? s->prompt_tokens / aq_max_u64(1, in->prompt_max) : 1;
+    rooms = aq_min_u64(aq_min_u64(rooms, AQ_KV_PROMPT_ROOMS_MAX), seats_per_batch);
+    s->prompt_rooms = (uint32_t)aq_max_u64(rooms, 1);
     choose_page(s, in, kinds);
 }
 

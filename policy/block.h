@@ -13,8 +13,12 @@
 #include "policy/program.h"
 #include "policy/stream.h"
 
-/* Seats beyond this gain nothing on a CPU: products are compute-bound from about 128 rows on. */
-enum { AQ_BLOCK_SEATS_CAP = 256, AQ_BLOCK_TILE_ROWS = 512, AQ_BLOCK_HEAD_TILE_ROWS = 128 };
+/* Seats of a micro-batch beyond this gain nothing: products are bound by arithmetic from about 128
+ * rows on with a CPU, and from 200 to 400 with a GPU (an H200's flops are 206 to a byte it reads),
+ * where fewer sweeps over weights that stream still count.  Rows of a product's tile: the columns
+ * of 512 rows of a few thousand channels leave half of a large GPU without a tile of its own. */
+enum { AQ_BLOCK_SEATS_CAP = 256, AQ_BLOCK_GPU_SEATS_CAP = 1024 };
+enum { AQ_BLOCK_TILE_ROWS = 512, AQ_BLOCK_GPU_TILE_ROWS = 2048, AQ_BLOCK_HEAD_TILE_ROWS = 128 };
 enum { AQ_BLOCK_PROMPT_TOKENS = 4096 };
 /* Tiles of a block that does not fit with the usual ones. */
 enum { AQ_BLOCK_TIGHT_TILE_ROWS = 64, AQ_BLOCK_TIGHT_HEAD_ROWS = 16 };

@@ -63,7 +63,7 @@ uint32_t aq_block_seats_wanted(const struct aq_block_inputs *in)
     if (in->micro_batch)
         return in->micro_batch;
     uint32_t k = in->micro_batches ? in->micro_batches : 1;
-    uint64_t seats = AQ_BLOCK_SEATS_CAP;
+    uint64_t seats = in->gpu ? AQ_BLOCK_GPU_SEATS_CAP : AQ_BLOCK_SEATS_CAP;
     if (in->sequences)
         seats = aq_min_u64(seats, aq_div_up(in->sequences, k));
     return (uint32_t)aq_max_u64(seats, 1);

@@ -11,6 +11,10 @@
 #define GRAPH_BYTES      (64 * AQ_KIB)
 #define GRAPHS_BYTES_MAX (64 * AQ_MIB)
 
+/* Rows whose sums are kept for all columns.  Of more rows a product that needs sums takes some
+ * columns at a time, which keep a GPU as busy. */
+enum { SUMS_ROWS = 512 };
+
 /* Most calls that describe one prompt, each with arrays of its own: a prompt that drops keys is
  * copied from another in part, stored, attended, summed, or in two parts, selected from, moved, and
  * its first victim is chosen. */
@@ -37,11 +41,14 @@ void aq_gpu_sizes_count(struct aq_gpu_sizes *r, const struct aq_model_steps *m,
     /* A head-block of a query holds 256 keys' scores and a partial sum: the workspace of decode
      * attention for one sequence (kernels/cuda/launch.h); more go where there is room. */
     uint64_t one = m->heads * (aq_div_up(keys, 256) * (256ull + m->head_dim + 2) + 1) * 4;
+    uint64_t sums =
+        aq_max_u64(aq_min_u64(s->tile_rows, SUMS_ROWS) * aq_align_up(widest, AQ_PANEL_ROWS),
+                   s->tile_rows * (uint64_t)AQ_PANEL_ROWS);
     uint64_t lists = (uint64_t)m->step_count * s->micro_batches * p->part_count;
     *r = (struct aq_gpu_sizes){
         .desk_bytes =
             aq_align_up(s->rows_max * 12ull + CALLS_MAX * (s->micro_batch * seat + 4096), 4096),
-        .sums_bytes = aq_align_up(s->tile_rows * 4ull * aq_align_up(widest, AQ_PANEL_ROWS), 4096),
+        .sums_bytes = aq_align_up(4 * sums, 4096),
         .unpacked_bytes = aq_max_u64(aq_min_u64(UNPACKED_BYTES, widest * longest * compute),
                                      AQ_PANEL_ROWS * longest * compute),
         .workspace_bytes = aq_align_up(aq_max_u64(WORKSPACE_BYTES, one), 4096),

@@ -161,24 +161,27 @@ void aq_kv_layout_prefill(struct aq_kv_prefill_layout *ret, const struct aq_plan
         kept = slots.stride > kept ? slots.stride : kept;
     }
     ret->stride = (uint32_t)aq_align_up(prompt, AQ_HEAD_BLOCK_SLOTS);
-    place(&ret->bytes, ret->stride / AQ_HEAD_BLOCK_SLOTS * run);
+    place(&ret->room_bytes, ret->stride / AQ_HEAD_BLOCK_SLOTS * run);
     const struct aq_kv_policy *kv = &plan->kv;
     bool columns = kv->prompt.source == AQ_KV_SOURCE_COLUMNS;
     bool by_position = kv->prompt.source == AQ_KV_SOURCE_POSITION || !aq_kv_policy_drops(kv);
     bool expected = kv->prompt.source == AQ_KV_SOURCE_EXPECTED;
     uint32_t rows = aq_kv_policy_each(kv) || expected ? heads : kv_heads;
-    ret->log_sum_exp = place(&ret->bytes, columns ? 4ull * prompt * heads : 0);
     bool sums = aq_kv_policy_values(kv) || aq_kv_policy_profiled(kv) || expected;
-    ret->sums = place(&ret->bytes, sums ? 4ull * rows * ret->stride : 0);
-    ret->begun = place(&ret->bytes, aq_kv_policy_keeps_begun(kv) ? 4ull * rows * ret->stride : 0);
+    ret->sums = place(&ret->room_bytes, sums ? 4ull * rows * ret->stride : 0);
+    ret->begun =
+        place(&ret->room_bytes, aq_kv_policy_keeps_begun(kv) ? 4ull * rows * ret->stride : 0);
     uint64_t numbers = m->head_dim * (1 + (uint64_t)heads * (m->head_dim + AQ_KV_MOMENT_ROWS));
-    ret->moments = place(&ret->bytes, expected ? 4 * numbers : 0);
-    ret->value = place(&ret->bytes, by_position ? 0 : 4ull * kv_heads * ret->stride);
-    ret->keep = place(&ret->bytes, 4ull * kv_heads * kept);
-    ret->count = place(&ret->bytes, 4ull * kv_heads);
-    ret->sort = place(&ret->bytes, aq_kv_policy_cross(kv) ? 8ull * ret->stride : 0);
-    ret->classes = place(&ret->bytes, aq_kv_policy_profiled(kv) ? ret->stride : 0);
-    ret->kept = place(&ret->bytes, plain * kept / AQ_HEAD_BLOCK_SLOTS);
+    ret->moments = place(&ret->room_bytes, expected ? 4 * numbers : 0);
+    ret->value = place(&ret->room_bytes, by_position ? 0 : 4ull * kv_heads * ret->stride);
+    ret->keep = place(&ret->room_bytes, 4ull * kv_heads * kept);
+    ret->count = place(&ret->room_bytes, 4ull * kv_heads);
+    ret->sort = place(&ret->room_bytes, aq_kv_policy_cross(kv) ? 8ull * ret->stride : 0);
+    ret->classes = place(&ret->room_bytes, aq_kv_policy_profiled(kv) ? ret->stride : 0);
+    ret->kept = place(&ret->room_bytes, plain * kept / AQ_HEAD_BLOCK_SLOTS);
+    ret->rooms = plan->shape.prompt_rooms ? plan->shape.prompt_rooms : 1;
+    ret->bytes = ret->rooms * ret->room_bytes;
+    ret->log_sum_exp = place(&ret->bytes, columns ? 4ull * ret->rooms * prompt * heads : 0);
 }
 
 void aq_kv_layout_tables(struct aq_kv_table_layout *ret, const struct aq_plan *plan,

@@ -88,26 +88,30 @@ struct aq_kv_sizes {
 void aq_kv_sizes_of(struct aq_kv_sizes *ret, const struct aq_plan *plan, uint32_t kind,
                     uint32_t kv_heads, uint32_t head_dim);
 
-/* Scratch for one prompt that is attended and cut, or encoded: its K and V in runs from 0 on, and
- * the arrays that choose among its keys. */
+/* Scratch for prompts that are attended and cut, or encoded, side by side: a room for each, with
+ * its K and V in runs from 0 on and the arrays that choose among its keys; and behind the rooms
+ * what one call makes of all their rows.  Offsets are of a room, but for the first. */
 struct aq_kv_prefill_layout {
-    uint32_t stride;      /* keys of a row: the longest prompt rounded up to 32 */
-    uint64_t log_sum_exp; /* f32 [prompt][heads], where attention ranks keys */
-    uint64_t sums;        /* f32 [heads or kv_heads][stride], where values are made of them, or of
-                             near pairs alone where each head has a rule */
-    uint64_t begun;       /* the same, of the queries that a prompt has in common with the one in
-                             front; 0 and nothing where such sums are not kept */
-    uint64_t moments;     /* f32 [heads][head_dim + AQ_KV_MOMENT_ROWS][head_dim], and what angles
-                             to come are on average, f32 [head_dim], where queries are expected */
-    uint64_t value;       /* f32 [kv_heads][stride], unless positions rank keys */
-    uint64_t keep;        /* u32 [kv_heads][stride of the slots] */
-    uint64_t count;       /* u32 [kv_heads] */
-    uint64_t sort;        /* u32 [2][stride], where heads of all layers share */
-    uint64_t classes;     /* u8 [stride] of the prompt's tokens, where each head has a rule */
-    uint64_t kept;        /* runs of the slots that stay, in f16, from 0 on, where they are encoded:
-                             the prompt stays as it is for the next one */
     uint64_t bytes;
+    uint64_t log_sum_exp; /* f32 [rooms * prompt][heads], where attention ranks keys */
+    uint32_t rooms;       /* 1 or more; 0 where no prompt needs one */
+    uint64_t room_bytes;
+    uint32_t stride;  /* keys of a row: the longest prompt rounded up to 32 */
+    uint64_t sums;    /* f32 [heads or kv_heads][stride], where values are made of them, or of
+                             near pairs alone where each head has a rule */
+    uint64_t begun;   /* the same, of the queries that a prompt has in common with the one in
+                             front; 0 and nothing where such sums are not kept */
+    uint64_t moments; /* f32 [heads][head_dim + AQ_KV_MOMENT_ROWS][head_dim], and what angles
+                             to come are on average, f32 [head_dim], where queries are expected */
+    uint64_t value;   /* f32 [kv_heads][stride], unless positions rank keys */
+    uint64_t keep;    /* u32 [kv_heads][stride of the slots] */
+    uint64_t count;   /* u32 [kv_heads] */
+    uint64_t sort;    /* u32 [2][stride], where heads of all layers share */
+    uint64_t classes; /* u8 [stride] of the prompt's tokens, where each head has a rule */
+    uint64_t kept;    /* runs of the slots that stay, in f16, from 0 on, where they are encoded:
+                             the prompt stays as it is for the next one */
 };
+enum { AQ_KV_PROMPT_ROOMS_MAX = 8 };
 enum { AQ_KV_MOMENT_ROWS = 9 }; /* of room, beside the covariance */
 void aq_kv_layout_prefill(struct aq_kv_prefill_layout *ret, const struct aq_plan *plan,
                           const struct aq_model_steps *m);

@@ -23,7 +23,8 @@ struct aq_block_shape {
     /* Pages of all layers together in the pool of a tier.  On disk every seat has pages for the
      * longest sequence. */
     uint64_t page_count[AQ_TIER_COUNT];
-    uint32_t prompt_max; /* longest prompt */
+    uint32_t prompt_max;   /* longest prompt */
+    uint32_t prompt_rooms; /* prompts that are cut or encoded side by side, each in scratch */
     /* Most slots that a sequence comes to hold in each head, or on average where heads share them,
      * in the layers that hold most (struct aq_kv_kinds).  Its positions may go beyond. */
     uint32_t keys_max;

@@ -27,7 +27,7 @@ static struct cross cross_of(struct aq_executor *x, const struct aq_compute *c, 
 {
     const struct aq_seat *s = &x->seats.seat[seat];
     const struct aq_kv_prefill_layout *layout = &x->prompt_layout;
-    uint8_t *scratch = exec_slot(x, AQ_SLOT_KV_PREFILL, 0);
+    uint8_t *scratch = x->prompt_room[0].scratch;
     struct aq_attn_slots slots = aq_kv_slots(x->kv, seat, layer);
     return (struct cross){
         .x = x,
@@ -56,7 +56,7 @@ static void move(const struct cross *o, const struct aq_kv_move *m)
 
 static struct aq_kv_side in_scratch(const struct cross *o)
 {
-    return (struct aq_kv_side){.block = o->x->prompt_block,
+    return (struct aq_kv_side){.block = o->x->prompt_room[0].block,
                                .block_count = (uint32_t)aq_div_up(o->prompt, AQ_HEAD_BLOCK_SLOTS),
                                .head_offset = aq_kv_head_offset(o->x->kv)};
 }

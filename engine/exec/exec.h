@@ -134,9 +134,13 @@ struct aq_executor {
         struct aq_kv_move *move; /* [seats of a micro-batch] */
         uint8_t **run;           /* [seats of a micro-batch] */
     } kv_moves[2];
-    uint8_t **prompt_block; /* [runs of a prompt] of scratch */
-    uint8_t **kept_block;   /* [runs of a prompt] of scratch: aq_kv_prefill_layout.kept */
     struct aq_kv_prefill_layout prompt_layout;
+    /* Its rooms: scratch, and in it the runs of a prompt and those that stay of one
+     * (aq_kv_prefill_layout.kept). */
+    struct exec_prompt_room {
+        uint8_t *scratch;
+        uint8_t **block, **kept; /* [runs of a prompt] */
+    } prompt_room[AQ_KV_PROMPT_ROOMS_MAX];
     size_t transfer_bytes; /* bytes of a seat in a device's KV stage, beside its runs */
     struct exec_list waiting, finished;
     struct aq_engine_stats stats;

@@ -56,11 +56,12 @@ static void lay_out_rows(struct row_layout *c, struct aq_executor *x, const stru
         moves[i].run = lay_out(c, s->micro_batch * sizeof(*moves->run));
     }
     uint32_t runs = (uint32_t)aq_div_up(s->prompt_max, AQ_HEAD_BLOCK_SLOTS);
-    uint8_t **prompt_block = lay_out(c, runs * sizeof(*prompt_block));
-    uint8_t **kept_block = lay_out(c, runs * sizeof(*kept_block));
+    for (uint32_t i = 0; i < AQ_KV_PROMPT_ROOMS_MAX && i < aq_max_u64(1, s->prompt_rooms); i++) {
+        struct exec_prompt_room unused_room, *room = x ? &x->prompt_room[i] : &unused_room;
+        room->block = lay_out(c, runs * sizeof(*room->block));
+        room->kept = lay_out(c, runs * sizeof(*room->kept));
+    }
     if (x) {
-        x->prompt_block = prompt_block;
-        x->kept_block = kept_block;
         x->seat = seat;
         aq_seats_open(&x->seats,
                       &(struct aq_seats_opts){.steps = x->steps,
@@ -156,10 +157,14 @@ static void find_scratch(struct aq_executor *x)
     uint64_t run_bytes = s->plain_run_bytes ? s->plain_run_bytes : s->run_bytes;
     aq_kv_layout_prefill(&x->prompt_layout, x->plan, x->steps);
     x->transfer_bytes = aq_kv_layout_transfer(x->plan, x->steps->kv_heads);
-    for (uint32_t i = 0; i < runs && x->prompt_layout.bytes; i++) {
-        x->prompt_block[i] = exec_slot(x, AQ_SLOT_KV_PREFILL, 0) + i * run_bytes;
-        if (s->plain_run_bytes) /* as many as stay */
-            x->kept_block[i] = x->prompt_block[i] + x->prompt_layout.kept;
+    for (uint32_t r = 0; r < x->prompt_layout.rooms; r++) {
+        struct exec_prompt_room *room = &x->prompt_room[r];
+        room->scratch = exec_slot(x, AQ_SLOT_KV_PREFILL, 0) + r * x->prompt_layout.room_bytes;
+        for (uint32_t i = 0; i < runs; i++) {
+            room->block[i] = room->scratch + i * run_bytes;
+            if (s->plain_run_bytes) /* as many as stay */
+                room->kept[i] = room->block[i] + x->prompt_layout.kept;
+        }
     }
 }
 

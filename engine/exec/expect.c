@@ -13,7 +13,7 @@ void exec_expect(struct aq_executor *x, const struct aq_compute *c, uint32_t sea
     const struct aq_kv_prefill_layout *layout = &x->prompt_layout;
     const struct aq_rotary *r = &x->steps->rotary;
     const struct aq_sequence *s = x->seat[seat].sequence;
-    uint8_t *scratch = exec_slot(x, AQ_SLOT_KV_PREFILL, 0);
+    uint8_t *scratch = x->prompt_room[0].scratch;
     float *ahead = (float *)(scratch + layout->moments);
     uint32_t first = exec_position_first(x, s), tokens = *a->seqs[0].len;
     struct aq_kv_expected e = {

@@ -65,7 +65,7 @@ void exec_profile_prompt(struct aq_executor *x, uint32_t seat, uint32_t layer)
 {
     struct profile p = profile_of(x, seat, layer);
     const struct aq_kv_prefill_layout *layout = &x->prompt_layout;
-    uint8_t *scratch = exec_slot(x, AQ_SLOT_KV_PREFILL, 0), *classes = scratch + layout->classes;
+    uint8_t *scratch = x->prompt_room[0].scratch, *classes = scratch + layout->classes;
     const float *all = (const float *)(scratch + layout->value);
     const float *band = (const float *)(scratch + layout->sums);
     uint32_t *keep = (uint32_t *)(scratch + layout->keep);

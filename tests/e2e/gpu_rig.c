@@ -131,6 +131,8 @@ void rig_run(struct output out[PROMPTS], const struct setup *s, bool fed)
     for (uint32_t i = 0; rc == 0 && i < PROMPTS; i++)
         rig_submit(e, &out[i], i, s, fed);
     rig.passes = 0;
+    if (rig.counted)
+        rig.before = rig.counted();
     for (bool worked = true; rc == 0 && worked;) {
         rc = aq_engine_pass(e, &worked, &err);
         if (rig.counted && worked && rig.passes < PASSES)

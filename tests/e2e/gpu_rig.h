@@ -37,8 +37,9 @@ extern struct rig {
     __typeof__(aq_emu_driver_takes) *driver_takes;
     __typeof__(aq_emu_blas) *blas;
     uint64_t seed;
-    /* Of the last run: what had been asked of the GPU when each pass was over. */
-    struct aq_emu_counts after[PASSES];
+    /* Of the last run: what had been asked of the GPU before the first pass, and when each was
+     * over. */
+    struct aq_emu_counts before, after[PASSES];
     uint32_t passes;
     struct golden {
         uint32_t prompt[PROMPT_MAX], count, tokens[TOKENS];

@@ -81,6 +81,37 @@ static void a_layer_of_a_decode_pass_is_nine_kernels(void **state)
                     LAYERS * (KERNELS + DESKS) + AROUND);
 }
 
+/* All prompts of a pass that give up keys are summed, selected from, moved and get a first victim
+ * in one call each, as they are stored and attended in one; the bits are those of two batches. */
+static void prompts_that_lose_keys_share_their_calls(void **state)
+{
+    enum { LAYERS = 6, CALLS = 4, DESKS = 4 }; /* a desk in front of each call */
+    struct aq_kv_options options = {.policy = "h2o", .budget = {AQ_KV_SLOTS, 10, 0}};
+    struct setup s = {.place = &rig_places[0],
+                      .compute = AQ_F16,
+                      .weights = AQ_F16,
+                      .kv = AQ_F16,
+                      .serial = true,
+                      .deterministic = true,
+                      .one_batch = true};
+    struct output out[PROMPTS], apart[PROMPTS];
+    (void)state;
+    if (TEST_SLOW || !rig.counted)
+        skip();
+    rig_run(out, &s, true);
+    uint64_t kept = rig.after[0].works - rig.before.works;
+    assert_int_equal(aq_kv_policy_resolve(&s.policy, &options, NULL), 0);
+    rig_run(out, &s, true);
+    uint64_t cut = rig.after[0].works - rig.before.works;
+    print_message("works of a pass with %d prompts: %llu, where keys are given up %llu\n", PROMPTS,
+                  (unsigned long long)kept, (unsigned long long)cut);
+    assert_in_range(cut - kept, LAYERS * CALLS, LAYERS * (CALLS + DESKS));
+    s.one_batch = false;
+    rig_run(apart, &s, true);
+    for (uint32_t n = 0; n < PROMPTS; n++)
+        assert_memory_equal(out[n].logprobs, apart[n].logprobs, sizeof(apart[n].logprobs));
+}
+
 /* More launches than there is room for go on one by one in the middle of a bundle. */
 static void what_does_not_fit_a_list_is_launched_at_once(void **state)
 {
@@ -768,6 +799,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(one_op_after_the_other_gives_the_same_bits),
     cmocka_unit_test(a_pass_without_edges_is_a_few_calls),
     cmocka_unit_test(a_layer_of_a_decode_pass_is_nine_kernels),
+    cmocka_unit_test(prompts_that_lose_keys_share_their_calls),
     cmocka_unit_test(what_does_not_fit_a_list_is_launched_at_once),
     cmocka_unit_test(what_cannot_be_captured_is_launched_as_ever),
     cmocka_unit_test(every_format_is_near_the_cpu),
