@@ -19,6 +19,9 @@ struct aq_gpu_sizes {
     uint64_t desk_bytes;     /* of one desk: arrays that describe an op's work */
     uint64_t sums_bytes;     /* products before bias and activation */
     uint64_t unpacked_bytes; /* weights in the compute type, of some rows */
+    /* A copy of the seats' tables of pages, where KV lives on the device (struct
+     * aq_kv_table_layout); else 0. */
+    uint64_t tables_bytes;
     uint64_t workspace_bytes;
     /* Of a tile of the head: statistics, on the device twice, before penalties and after; logits
      * that somebody on the host looks at. */

@@ -7,11 +7,14 @@
 #include "engine/compute/sample.h"
 
 #include <assert.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* A desk is sent in pieces, a warp each. */
 enum { DESK_PIECES_MAX = 256, DESK_PIECE_BYTES = 1024 };
+/* Changes of tables that are kept apart: beyond it goes all that lies between them. */
+enum { CHANGES_MAX = 256 };
 enum { SPLIT_BLOCKS = AQ_CUDA_DECODE_SPLIT / AQ_HEAD_BLOCK_SLOTS };
 
 struct aq_compute_cuda {
@@ -49,6 +52,14 @@ struct aq_compute_cuda {
         uint32_t count;
     } * given;
     uint32_t given_count, given_max;
+    /* Tables that stay on the device, and what of them has to be sent again, in bytes from their
+     * beginning; the lock is of the changes, which come from another thread. */
+    uint8_t *const *tables, **tables_there;
+    struct change {
+        size_t from, end;
+    } change[CHANGES_MAX];
+    uint32_t change_count;
+    pthread_mutex_t lock;
     int rc;
     const char *what; /* what failed first, and of which op */
     uint32_t failed_op;
@@ -58,6 +69,12 @@ struct aq_compute_cuda {
 static struct aq_compute_cuda *cuda_of(struct aq_exec *lane)
 {
     return (struct aq_compute_cuda *)lane;
+}
+
+/* Nothing of the host's but what is pinned may reach a kernel. */
+static void check(const struct aq_compute_cuda *c, const void *p)
+{
+    assert(!p || aq_device_reaches(c->device, p, 1));
 }
 
 /* ---- the desk ---------------------------------------------------------------------------- */
@@ -116,22 +133,28 @@ static const void *give_behind(struct aq_compute_cuda *c, const void *data, size
     return there;
 }
 
-/* By a kernel that reads the pinned desk: of engines that copy there is one to the device, where
- * desks would wait behind chunks of weights, or for the end of a time slice. */
-static void send_range(struct aq_compute_cuda *c, size_t from, size_t end)
+/* Copies pinned bytes to the device by a kernel that reads them: of engines that copy there is one
+ * in this direction, where desks would wait behind chunks of weights, or for the end of a time
+ * slice. */
+static void send_bytes(struct aq_compute_cuda *c, uint8_t *there, const uint8_t *here, size_t bytes)
 {
     struct aq_copy_piece piece[DESK_PIECES_MAX];
-    uint8_t *there;
-    const uint8_t *here = place(c, from, &there);
     uint32_t count = 0;
-    size_t bytes = end - from, each = aq_align_up(aq_div_up(bytes, DESK_PIECES_MAX), 16);
+    size_t each = aq_align_up(aq_div_up(bytes, DESK_PIECES_MAX), 16);
     each = aq_max_u64(each, DESK_PIECE_BYTES);
-    assert(from <= end);
     for (size_t at = 0; at < bytes; at += each)
         piece[count++] =
             (struct aq_copy_piece){there + at, here + at, aq_min_u64(each, bytes - at)};
     if (count && !failed(c))
         note(c, c->k->copy_pieces(&c->ex, piece, count), "copy_pieces");
+}
+
+static void send_range(struct aq_compute_cuda *c, size_t from, size_t end)
+{
+    uint8_t *there;
+    const uint8_t *here = place(c, from, &there);
+    assert(from <= end);
+    send_bytes(c, there, here, end - from);
 }
 
 static void send(struct aq_compute_cuda *c)
@@ -140,6 +163,58 @@ static void send(struct aq_compute_cuda *c)
         return;
     send_range(c, c->sent, c->used);
     c->sent = c->used;
+}
+
+/* Brings the device's tables up to date, in front of all ops that follow on the stream. */
+static void send_changes(struct aq_compute_cuda *c)
+{
+    struct change change[CHANGES_MAX];
+    pthread_mutex_lock(&c->lock);
+    uint32_t count = c->change_count;
+    memcpy(change, c->change, count * sizeof(*change));
+    c->change_count = 0;
+    pthread_mutex_unlock(&c->lock);
+    struct aq_copy_piece piece[CHANGES_MAX];
+    uint32_t pieces = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        size_t from = change[i].from, bytes = change[i].end - from;
+        uint8_t *there = (uint8_t *)c->tables_there + from;
+        const uint8_t *here = (const uint8_t *)c->tables + from;
+        if (bytes > DESK_PIECE_BYTES)
+            send_bytes(c, there, here, bytes);
+        else
+            piece[pieces++] = (struct aq_copy_piece){there, here, bytes};
+    }
+    if (pieces && !failed(c))
+        note(c, c->k->copy_pieces(&c->ex, piece, pieces), "copy_pieces");
+}
+
+void aq_compute_cuda_tables(struct aq_compute_cuda *c, uint8_t *const *tables)
+{
+    c->tables = c->sizes.tables_bytes ? tables : NULL;
+    c->change_count = 0;
+    check(c, c->tables);
+}
+
+void aq_compute_cuda_changed(struct aq_compute_cuda *c, const void *at, size_t bytes)
+{
+    size_t from = (size_t)((const uint8_t *)at - (const uint8_t *)c->tables), end = from + bytes;
+    assert(c->tables && end <= c->sizes.tables_bytes);
+    pthread_mutex_lock(&c->lock);
+    struct change *last = c->change_count ? &c->change[c->change_count - 1] : NULL;
+    if (last && last->end == from) {
+        last->end = end;
+    } else if (c->change_count < CHANGES_MAX) {
+        c->change[c->change_count++] = (struct change){from, end};
+    } else {
+        for (uint32_t i = 0; i < CHANGES_MAX; i++) {
+            from = aq_min_u64(from, c->change[i].from);
+            end = aq_max_u64(end, c->change[i].end);
+        }
+        c->change[0] = (struct change){from, end};
+        c->change_count = 1;
+    }
+    pthread_mutex_unlock(&c->lock);
 }
 
 /* Makes the launches that are noted; later ones are launched at once. */
@@ -172,12 +247,6 @@ static void launch(struct aq_compute_cuda *c, enum aq_cuda_kernel kernel, const 
 /* A launch by the kernel's name, whose launcher says of what type the struct has to be. */
 #define LAUNCH(c, name, params)                                                                    \
     ((void)sizeof(aq_cuda_##name(&(c)->ex, (params))), launch(c, AQ_CUDA_KERNEL_##name, (params)))
-
-/* Nothing of the host's but what is pinned may reach a kernel. */
-static void check(const struct aq_compute_cuda *c, const void *p)
-{
-    assert(!p || aq_device_reaches(c->device, p, 1));
-}
 
 /* ---- rows -------------------------------------------------------------------------------- */
 
@@ -389,10 +458,19 @@ static void cuda_unpack(struct aq_exec *lane, const struct aq_unpack *u)
 
 /* ---- attention --------------------------------------------------------------------------- */
 
-/* Copies a table of blocks.  They are of one pool or stage, so that its ends speak for all: there
- * are hundreds of thousands in a pass. */
+/* Is the table one of those that stay on the device? */
+static bool is_there(const struct aq_compute_cuda *c, uint8_t *const *block)
+{
+    return c->tables && block >= c->tables &&
+           block < c->tables + c->sizes.tables_bytes / sizeof(*block);
+}
+
+/* Copies a table of blocks, unless it is on the device.  They are of one pool or stage, so that its
+ * ends speak for all: there are hundreds of thousands in a pass. */
 static uint8_t *const *give_blocks(struct aq_compute_cuda *c, uint8_t *const *block, uint32_t count)
 {
+    if (is_there(c, block))
+        return c->tables_there + (block - c->tables);
     if (count) {
         check(c, block[0]);
         check(c, block[count - 1]);
@@ -747,6 +825,7 @@ void aq_compute_cuda_begin(struct aq_compute_cuda *c, void *stream, uint32_t des
     c->ex.stream = stream;
     c->noting = together;
     aq_cuda_record_clear(c->record);
+    send_changes(c);
 }
 
 void aq_compute_cuda_next(struct aq_compute_cuda *c, uint32_t op)
@@ -779,6 +858,8 @@ static void lay_out(struct aq_compute_cuda *c)
     at += r->sums_bytes;
     c->unpacked = at;
     at += aq_align_up(r->unpacked_bytes, 4096);
+    c->tables_there = (uint8_t **)(void *)at;
+    at += aq_align_up(r->tables_bytes, 4096);
     c->ex.workspace = at;
     c->ex.workspace_bytes = r->workspace_bytes;
     at += r->workspace_bytes;
@@ -830,6 +911,7 @@ int aq_compute_cuda_open(struct aq_compute_cuda **ret, const struct aq_compute_c
     struct aq_compute_cuda *c = calloc(1, sizeof(*c));
     if (!c)
         return aq_error_memory(reterr, "GPU");
+    pthread_mutex_init(&c->lock, NULL);
     _Static_assert(sizeof(struct aq_attn_seq) + 32 <= AQ_GPU_SEQ_BYTES, "as the ledger counts");
     _Static_assert(sizeof(struct aq_kv_move) + sizeof(struct aq_kv_select) + 64 <=
                        AQ_GPU_MOVE_BYTES + 128,
@@ -874,5 +956,6 @@ void aq_compute_cuda_close(struct aq_compute_cuda *c)
     aq_device_free(c->device, AQ_MEMORY_DEVICE, "gpu work", c->work, c->work_bytes);
     aq_device_free(c->device, AQ_MEMORY_PINNED, "gpu desks", c->desks_here, c->desks_bytes);
     free(c->given);
+    pthread_mutex_destroy(&c->lock);
     free(c);
 }

@@ -45,6 +45,15 @@ void aq_compute_cuda_next(struct aq_compute_cuda *c, uint32_t op);
 int aq_compute_cuda_end(struct aq_compute_cuda *c, uint32_t *ret_op, const char **ret_what,
                         const char **ret_why);
 
+/* ---- tables of pages ---- */
+
+/* Tables of addresses in pinned memory, of as many bytes as the sizes say, which the device has a
+ * copy of from now on: ops whose sequences have theirs among them read the copy.  NULL: none. */
+void aq_compute_cuda_tables(struct aq_compute_cuda *c, uint8_t *const *tables);
+/* From any thread: `bytes` of the tables at `at` are others now, and stay so until the ops that are
+ * put on the stream next have finished. */
+void aq_compute_cuda_changed(struct aq_compute_cuda *c, const void *at, size_t bytes);
+
 /* ---- tokens ---- */
 
 /* The choice that a row of logits asks for, by its sequence's sampling

@@ -307,6 +307,11 @@ static int open_lanes(struct aq_executor *x, struct aq_err *reterr)
     return rc == 0 && disk ? open_disk(x, reterr) : rc;
 }
 
+static void tables_changed(void *user, const void *at, size_t bytes)
+{
+    aq_compute_cuda_changed(user, at, bytes);
+}
+
 int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *opts,
                      struct aq_err *reterr)
 {
@@ -336,6 +341,8 @@ int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *op
         .device = opts->device,
         .plan = x->plan,
         .kv_heads = x->steps->kv_heads,
+        .changed = opts->cuda ? tables_changed : NULL,
+        .user = opts->cuda,
     };
     rc = rc < 0 ? rc : exec_profile_open(x, reterr);
     rc = rc < 0 ? rc : take_buffers(x, reterr);
@@ -344,6 +351,8 @@ int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *op
     if (rc == 0)
         find_scratch(x);
     rc = rc < 0 ? rc : aq_kv_open(&x->kv, &kv, reterr);
+    if (rc == 0 && opts->cuda)
+        aq_compute_cuda_tables(opts->cuda, aq_kv_tables(x->kv));
     rc = rc < 0 ? rc : exec_moves_open(x, reterr);
     rc = rc < 0 ? rc : exec_host_open(x, reterr);
     rc = rc < 0 ? rc : exec_bundle_open(x, reterr);

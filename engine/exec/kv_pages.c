@@ -23,6 +23,7 @@ struct aq_kv {
     struct aq_kv_table_layout table;
     uint8_t *tables;
     size_t tables_bytes;
+    enum aq_device_memory tables_memory;
     uint8_t **block;      /* [seats][table.runs], layer after layer */
     uint32_t *home, *own; /* [disk seats][table.home_runs] regions, as struct aq_kv_table_layout */
     uint8_t *tails;       /* [disk seats][layers][tail_runs][run_stride] */
@@ -195,8 +196,10 @@ static int take_pools(struct aq_kv *kv, struct aq_err *reterr)
             return rc;
         p->bytes = bytes;
     }
-    int rc = take(kv, &kv->tables, AQ_MEMORY_HOST, "kv tables", kv->table.bytes, &kv->tables_bytes,
-                  reterr);
+    /* A GPU reads what has changed of them. */
+    kv->tables_memory = kv->opts.changed ? AQ_MEMORY_PINNED : AQ_MEMORY_HOST;
+    int rc = take(kv, &kv->tables, kv->tables_memory, "kv tables", kv->table.bytes,
+                  &kv->tables_bytes, reterr);
     if (rc < 0)
         return rc;
     /* Heads are of no length, and no run is packed, before a prompt is cut. */
@@ -266,7 +269,7 @@ void aq_kv_close(struct aq_kv *kv)
     struct aq_device *d = kv->opts.device;
     for (int t = AQ_DEVICE; t <= AQ_HOST; t++)
         aq_device_free(d, memory_of(t), "kv", kv->pool[t].pages, kv->pool[t].bytes);
-    aq_device_free(d, AQ_MEMORY_HOST, "kv tables", kv->tables, kv->tables_bytes);
+    aq_device_free(d, kv->tables_memory, "kv tables", kv->tables, kv->tables_bytes);
     aq_device_free(d, AQ_MEMORY_PINNED, "kv tails", kv->tails, kv->tails_bytes);
     aq_device_free(d, AQ_MEMORY_PINNED, "kv delta", kv->deltas, kv->deltas_bytes);
     aq_device_free(d, AQ_MEMORY_PINNED, "kv victims", kv->victims, kv->victims_bytes);
@@ -309,6 +312,20 @@ static uint32_t runs_at(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
     return *runs_of(kv, seat, kinds_of(kv)->of[layer]) + (packed ? *packed : 0);
 }
 
+uint8_t *const *aq_kv_tables(const struct aq_kv *kv)
+{
+    return kv->block;
+}
+
+/* Runs [first, end) of the (seat, layer) are other ones now. */
+static void tell_changed(const struct aq_kv *kv, uint32_t seat, uint32_t layer, uint32_t first,
+                         uint32_t end)
+{
+    uint8_t *const *table = table_of(kv, seat, layer);
+    if (kv->opts.changed && kv->place[seat].tier == AQ_DEVICE && first < end)
+        kv->opts.changed(kv->opts.user, table + first, (end - first) * sizeof(*table));
+}
+
 /* Adds run number `run` to a layer of the seat, with a page of its own unless it has part of the
  * page of the run before. */
 static void add_run(struct aq_kv *kv, uint32_t seat, uint32_t layer, uint32_t run)
@@ -317,12 +334,13 @@ static void add_run(struct aq_kv *kv, uint32_t seat, uint32_t layer, uint32_t ru
     uint8_t **table = table_of(kv, seat, layer);
     if (run % kv->page_runs) {
         table[run] = table[run - 1] + kv->run_bytes;
-        return;
+    } else {
+        assert(pool->free_count > 0);
+        uint32_t page = pool->free_page[--pool->free_count];
+        pool->users[page] = 1;
+        table[run] = pool->pages + page * kv->page_bytes;
     }
-    assert(pool->free_count > 0);
-    uint32_t page = pool->free_page[--pool->free_count];
-    pool->users[page] = 1;
-    table[run] = pool->pages + page * kv->page_bytes;
+    tell_changed(kv, seat, layer, run, run + 1);
 }
 
 void aq_kv_grow(struct aq_kv *kv, uint32_t seat, uint32_t kind, uint32_t runs)
@@ -402,6 +420,7 @@ void aq_kv_share(struct aq_kv *kv, uint32_t seat, uint32_t from, uint32_t runs)
             to[run] = table[run];
             pool->users[page_number(kv, pool, to[run])] += run % kv->page_runs == 0;
         }
+        tell_changed(kv, seat, layer, 0, runs);
     }
     for (uint32_t k = 0; k < kinds->count; k++)
         *runs_of(kv, seat, k) = runs;
@@ -420,6 +439,8 @@ void aq_kv_take(struct aq_kv *kv, uint32_t seat, uint32_t from, uint32_t runs)
             give_page(kv, from, table[run]);
         for (uint32_t run = 0; run < runs && run < have; run++)
             to[run] = table[run];
+        if (seat != from)
+            tell_changed(kv, seat, layer, 0, runs < have ? runs : have);
     }
     for (uint32_t k = 0; k < kinds->count; k++) {
         uint32_t have = *runs_of(kv, from, k);
@@ -519,8 +540,11 @@ void aq_kv_place_residual(struct aq_kv *kv, uint32_t seat, uint32_t kind, uint32
     assert(runs <= kinds->kind[kind].runs);
     assert(runs - coded <= aq_kv_residual_runs(&kv->opts.plan->kv.residual));
     for (uint32_t layer = 0; layer < kinds->layers; layer++) {
-        for (uint32_t run = coded; run < runs && kinds->of[layer] == kind; run++)
+        if (kinds->of[layer] != kind)
+            continue;
+        for (uint32_t run = coded; run < runs; run++)
             table_of(kv, seat, layer)[run] = aq_kv_residual_run(kv, seat, layer, run);
+        tell_changed(kv, seat, layer, coded, runs);
     }
 }
 

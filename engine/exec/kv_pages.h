@@ -30,6 +30,10 @@ struct aq_kv_opts {
     struct aq_device *device;
     const struct aq_plan *plan;
     uint32_t kv_heads;
+    /* NULL, or called where `bytes` of the tables, from `at` on, are other addresses than before:
+     * of seats whose KV lives on the device. */
+    void (*changed)(void *user, const void *at, size_t bytes);
+    void *user;
 };
 
 /* For tests: the state of a (sequence, layer) after attention of a pass: positions and scores of
@@ -55,6 +59,9 @@ typedef void aq_kv_seen_fn(void *user, const struct aq_kv_seen *s);
 
 int aq_kv_open(struct aq_kv **ret, const struct aq_kv_opts *opts, struct aq_err *reterr);
 void aq_kv_close(struct aq_kv *kv);
+/* All tables of pages, [seats][runs of a seat in all layers] addresses; pinned where somebody is
+ * told of changes. */
+uint8_t *const *aq_kv_tables(const struct aq_kv *kv);
 
 /* Takes pages for this many runs, beside packed ones, in all layers of a kind of the seat; asserts
  * that the pool has them. */

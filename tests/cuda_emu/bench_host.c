@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What issuing a decode pass costs the host:  bench_host [SEATS [HEAD-BLOCKS [LAYERS]]]
+ * What issuing a decode pass costs the host:  bench_host [SEATS [HEAD-BLOCKS [LAYERS [sent]]]]
  *
  * The lane describes and launches all layers of a resident pass of OPT-6.7B's shape, four layers to
  * a list as bundles do.  The module is the emulated one (AQ_CUDA_MODULE) with kernels that do
  * nothing, so that the time is the lane's: tables, lists, their hashes and lookups.  Neither the
- * driver's time nor that of describing sequences in the engine is in it. */
+ * driver's time nor that of describing sequences in the engine is in it.  In each pass one seat in
+ * 32 takes another head-block, of which the tables on the device are told; with "sent" no tables
+ * are there, and those of all seats are sent in every pass. */
 #include "base/clock.h"
 #include "engine/compute/cuda_lane.h"
 
@@ -53,7 +55,8 @@ static struct {
     struct aq_compute_cuda *lane;
     uint8_t *there; /* all arrays of the device: nobody reads them */
     uint32_t seats, runs, layers;
-    uint8_t **table; /* [layer][seat][run] */
+    bool sent;
+    uint8_t **table; /* [layer][seat][run], pinned */
     struct aq_attn_seq *seq;
     uint32_t *len;
 } b;
@@ -62,6 +65,11 @@ static int fail(const char *what, const struct aq_err *err)
 {
     fprintf(stderr, "%s: %s\n", what, err->text);
     return 1;
+}
+
+static size_t tables_bytes(void)
+{
+    return (size_t)b.layers * b.seats * b.runs * sizeof(*b.table);
 }
 
 static int open_lane(struct aq_err *err)
@@ -93,6 +101,9 @@ static int open_lane(struct aq_err *err)
     rc = rc < 0 ? rc
                 : aq_device_alloc((void **)&b.there, b.device, AQ_MEMORY_DEVICE, "arrays",
                                   64 * AQ_MIB, err);
+    rc = rc < 0 ? rc
+                : aq_device_alloc((void **)&b.table, b.device, AQ_MEMORY_PINNED, "tables",
+                                  tables_bytes(), err);
     struct aq_compute_cuda_opts lane = {
         .cuda = &b.cuda,
         .device = b.device,
@@ -101,13 +112,17 @@ static int open_lane(struct aq_err *err)
                   .sums_bytes = 64 * AQ_MIB,
                   .unpacked_bytes = AQ_MIB,
                   .workspace_bytes = AQ_MIB,
+                  .tables_bytes = b.sent ? 0 : tables_bytes(),
                   .stats_bytes = 4096,
                   .logits_bytes = 4096,
                   .graphs_bytes = 64 * AQ_MIB},
         .compute = AQ_F16,
         .seats = b.seats,
     };
-    return rc < 0 ? rc : aq_compute_cuda_open(&b.lane, &lane, err);
+    rc = rc < 0 ? rc : aq_compute_cuda_open(&b.lane, &lane, err);
+    if (rc == 0)
+        aq_compute_cuda_tables(b.lane, b.table);
+    return rc;
 }
 
 static void multiply(uint32_t k, uint32_t n, enum aq_dtype y, enum aq_combine combine)
@@ -175,6 +190,16 @@ static void mlp_half(void)
     multiply(INNER, HIDDEN, AQ_F32, AQ_COMBINE_ADD);
 }
 
+/* Seats that take another head-block in this pass. */
+static void grow(uint32_t pass)
+{
+    for (uint32_t i = pass % 32; i < b.seats && !b.sent; i += 32) {
+        for (uint32_t layer = 0; layer < b.layers; layer++)
+            aq_compute_cuda_changed(b.lane, b.table + ((size_t)layer * b.seats + i) * b.runs,
+                                    sizeof(*b.table));
+    }
+}
+
 static int run_pass(void)
 {
     uint32_t op = 0;
@@ -209,13 +234,13 @@ int main(int argc, char **argv)
     b.seats = argc > 1 ? (uint32_t)atoi(argv[1]) : 256;
     b.runs = argc > 2 ? (uint32_t)atoi(argv[2]) : 24;
     b.layers = argc > 3 ? (uint32_t)atoi(argv[3]) : 32;
+    b.sent = argc > 4 && strcmp(argv[4], "sent") == 0;
     size_t entries = (size_t)b.layers * b.seats * b.runs;
     if (!entries || open_lane(&err) < 0)
         return fail("bench_host", &err);
-    b.table = calloc(entries, sizeof(*b.table));
     b.seq = calloc(b.seats, sizeof(*b.seq));
     b.len = calloc(b.seats, sizeof(*b.len));
-    if (!b.table || !b.seq || !b.len)
+    if (!b.seq || !b.len)
         return 4;
     for (size_t i = 0; i < entries; i++)
         b.table[i] = b.there + i % 4096;
@@ -226,6 +251,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < PASSES; i++) {
         uint64_t begin = aq_clock_ns();
         desk_bytes_sent = 0;
+        grow((uint32_t)i);
         if (run_pass())
             return 1;
         ms[i] = (double)(aq_clock_ns() - begin) * 1e-6;

@@ -603,7 +603,95 @@ static void splits_are_read_jointly_where_a_quarter_of_the_keys_is_in_them(void 
     }
 }
 
+/* ---- tables that stay on the device ---- */
+
+enum { SEATS = 300, DIM = 16 };
+
+/* Stores a row for each seat where its table on the device leads, after a row of zeros in all
+ * pages; whether it is there.  Returns what was asked of the GPU. */
+static uint64_t store_rows(struct aq_compute_cuda *c, uint8_t *const *table, uint8_t *pages,
+                           size_t pages_bytes, const float *rows)
+{
+    static const uint32_t len = 1;
+    static uint8_t home[2 * SEATS * AQ_HEAD_BLOCK_SLOTS * 2 * DIM * sizeof(float)];
+    struct aq_attn_seq seq[SEATS];
+    const struct aq_compute *base = aq_compute_cuda_base(c);
+    const char *what, *why;
+    uint32_t op;
+    uint64_t works = g.counted().works;
+    memset(home, 0, sizeof(home));
+    assert_true(pages_bytes == sizeof(home));
+    assert_int_equal(aq_device_write(g.device, pages, home, pages_bytes, NULL), 0);
+    for (uint32_t i = 0; i < SEATS; i++)
+        seq[i] = (struct aq_attn_seq){.block = table + i, .len = &len, .row = i, .rows = 1};
+    struct aq_attn a = {.seqs = seq,
+                        .k_new = rows,
+                        .v_new = rows,
+                        .new_stride = DIM,
+                        .seq_count = SEATS,
+                        .kv_dtype = AQ_F32,
+                        .kv_heads = 1,
+                        .q_per_kv = 1,
+                        .head_dim = DIM};
+    aq_compute_cuda_begin(c, g.stream, AQ_GPU_BUNDLE_DESKS, true);
+    base->kernels->kv_append(base->exec, &a);
+    assert_int_equal(aq_compute_cuda_end(c, &op, &what, &why), 0);
+    assert_int_equal(g.module.gpu->record(g.cuda.gpu, g.event, g.stream), 0);
+    assert_int_equal(g.module.gpu->wait(g.cuda.gpu, g.event), 0);
+    assert_int_equal(g.module.gpu->copy_now(g.cuda.gpu, home, pages, pages_bytes, AQ_GPU_D2H), 0);
+    float row[SEATS * DIM];
+    assert_int_equal(g.module.gpu->copy_now(g.cuda.gpu, row, (void *)rows, sizeof(row), AQ_GPU_D2H),
+                     0);
+    for (uint32_t i = 0; i < SEATS; i++)
+        assert_memory_equal(home + (table[i] - pages), row + i * DIM, DIM * sizeof(float));
+    return g.counted().works - works;
+}
+
+/* Few changes are sent one by one, and more than there is room for with all between them; nothing
+ * is where nothing has changed. */
+static void tables_on_the_device_follow_their_changes(void **state)
+{
+    const size_t page = (size_t)AQ_HEAD_BLOCK_SLOTS * 2 * DIM * sizeof(float);
+    struct aq_compute_cuda_opts opts = lane_opts(AQ_F16, false);
+    struct aq_compute_cuda *c;
+    uint8_t **table;
+    float rows[SEATS * DIM];
+    (void)state;
+    opts.sizes.tables_bytes = SEATS * sizeof(*table);
+    opts.sizes.desk_bytes = AQ_MIB;
+    for (uint32_t i = 0; i < AQ_ARRAY_LEN(rows); i++)
+        rows[i] = draw(70, i);
+    float *rows_there = put(rows, sizeof(rows));
+    uint8_t *pages;
+    assert_int_equal(aq_device_alloc((void **)&pages, g.device, AQ_MEMORY_DEVICE, "pages",
+                                     2 * SEATS * page, NULL),
+                     0);
+    assert_int_equal(aq_device_alloc((void **)&table, g.device, AQ_MEMORY_PINNED, "tables",
+                                     SEATS * sizeof(*table), NULL),
+                     0);
+    assert_int_equal(aq_compute_cuda_open(&c, &opts, NULL), 0);
+    aq_compute_cuda_tables(c, table);
+    for (uint32_t i = 0; i < SEATS; i++) { /* none beside the one before */
+        uint32_t seat = i * 7 % SEATS;
+        table[seat] = pages + seat * page;
+        aq_compute_cuda_changed(c, &table[seat], sizeof(*table));
+    }
+    uint64_t all = store_rows(c, table, pages, 2 * SEATS * page, rows_there);
+    uint64_t none = store_rows(c, table, pages, 2 * SEATS * page, rows_there);
+    assert_true(all > none);
+    for (uint32_t seat = 3; seat < SEATS; seat += 100) {
+        table[seat] = pages + (SEATS + seat) * page;
+        aq_compute_cuda_changed(c, &table[seat], sizeof(*table));
+    }
+    assert_int_equal(store_rows(c, table, pages, 2 * SEATS * page, rows_there), none + 1);
+    aq_compute_cuda_close(c);
+    aq_device_free(g.device, AQ_MEMORY_PINNED, "tables", table, SEATS * sizeof(*table));
+    aq_device_free(g.device, AQ_MEMORY_DEVICE, "pages", pages, 2 * SEATS * page);
+    aq_device_free(g.device, AQ_MEMORY_DEVICE, "test", rows_there, sizeof(rows));
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(tables_on_the_device_follow_their_changes),
     cmocka_unit_test(splits_are_read_jointly_where_a_quarter_of_the_keys_is_in_them),
     cmocka_unit_test(few_rows_go_by_codes_unless_bits_are_promised),
     cmocka_unit_test(products_are_set_added_or_multiplied),
