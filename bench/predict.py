@@ -12,9 +12,9 @@ between, or runs of a row are further apart, others on the host had the machine,
 configuration is run until one run was not disturbed; where that is more than 8 % off, until three were not; and at most
 five times.  The error is the median of the undisturbed runs (of all where none was undisturbed, and the table says so):
 that of generated tokens per second, 1 - the smaller by the larger; pass times stand beside it.  A run that takes less
-than 15 s is made three times, and the middle one counts.  With --output NAME finished runs are kept in NAME.json and the table in NAME.md; started again it goes on (other options
-or another build of aquifer: run again).  Exit status 1 when the median error is above 5 % or the worst above 12 %, or a
-run failed."""
+than 15 s is made three times, and the middle one counts.  With --output NAME finished runs are kept in NAME.json and the
+table in NAME.md; started again it goes on (other options or another build of aquifer: run again).  Exit status 1 when
+the median error is above 5 % or the worst above 12 %, or a run failed."""
 import argparse
 import json
 import math
