@@ -13,10 +13,10 @@
 #include "policy/program.h"
 #include "policy/stream.h"
 
-/* Seats of a micro-batch beyond this gain nothing: products are bound by arithmetic from about 128
- * rows on with a CPU, and from 200 to 400 with a GPU (an H200's flops are 206 to a byte it reads),
- * where fewer sweeps over weights that stream still count.  Rows of a product's tile: the columns
- * of 512 rows of a few thousand channels leave half of a large GPU without a tile of its own. */
+/* Seats of a micro-batch beyond this gain nothing on a CPU: products are bound by arithmetic from
+ * about 128 rows on.  With a GPU they are from about 200 rows on (an H200's flops to a byte that it
+ * reads), but fewer sweeps over weights that stream still count.  Rows of a product's tile: the
+ * columns of 512 rows of a few thousand channels leave half of a large GPU without a tile. */
 enum { AQ_BLOCK_SEATS_CAP = 256, AQ_BLOCK_GPU_SEATS_CAP = 1024 };
 enum { AQ_BLOCK_TILE_ROWS = 512, AQ_BLOCK_GPU_TILE_ROWS = 2048, AQ_BLOCK_HEAD_TILE_ROWS = 128 };
 enum { AQ_BLOCK_PROMPT_TOKENS = 4096 };
