@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * engine/exec/attend.h - private to attend.c (ops that attend, and decode rows) and
- * attend_prompts.c: the state of such an op, and what both do with it. */
+ * engine/exec/attend.h - private to attend.c (ops that attend), attend_prompts.c, attend_rows.c and
+ * attend_kv.c: the state of such an op, and who does what of it. */
 #ifndef AQ_ENGINE_EXEC_ATTEND_H
 #define AQ_ENGINE_EXEC_ATTEND_H
 
@@ -32,6 +32,12 @@ static inline const struct aq_seat_kv *exec_kv_of(const struct exec_attend *t, u
     return t->row_kv ? t->row_kv : &exec_seat_of(t, i)->kv[t->kind];
 }
 
+/* Tokens of the op's sequence i, its row's own among them. */
+static inline uint32_t exec_seen_of(const struct exec_attend *t, uint32_t i)
+{
+    return t->row_kv ? t->row_seen : exec_seat_of(t, i)->seen;
+}
+
 /* Head-blocks of `slots` slots. */
 static inline uint32_t exec_blocks_of(uint32_t slots)
 {
@@ -43,6 +49,8 @@ static inline bool exec_is_residual(const struct exec_attend *t)
 {
     return t->x->plan->kv.residual.tokens > 0;
 }
+
+/* ---- attend_kv.c ---- */
 
 /* The rule of rows whose keys get this score, for a seat that drops keys. */
 struct aq_attn_rule exec_rule_of(const struct aq_kv_score *score, const struct aq_seat_kv *s);
@@ -67,5 +75,10 @@ void exec_run_encoding(struct exec_encoding *e);
 
 /* The part's prompts. */
 void exec_attend_prompts(const struct exec_attend *t);
+
+/* ---- attend_rows.c ---- */
+
+/* The part's decode rows. */
+void exec_attend_rows(const struct exec_attend *t);
 
 #endif

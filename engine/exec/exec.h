@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * engine/exec/exec.h - the executor's insides, shared by executor.c (buffers, issue, passes),
- * turn.c (seats, admission, rows), ops.c, attend.c, head.c and host_product.c (ops that compute),
- * rotary.c (their table of positions),
- * bundle.c (ops sent to a GPU together), moves.c (ops that move), check.c (checksums of moved
- * bytes) and kv_moves.c (addresses and moves of KV).  The issuing thread owns everything except the
- * slots of ops in flight. */
+ * turn.c (seats, admission, rows), ops.c, attend.c (with attend.h), head.c and host_product.c (ops
+ * that compute), rotary.c (their table of positions), bundle.c (ops sent to a GPU together),
+ * moves.c (ops that move), check.c (checksums of moved bytes) and kv_moves.c (addresses and moves of
+ * KV).  The issuing thread owns everything except the slots of ops in flight. */
 #ifndef AQ_ENGINE_EXEC_EXEC_H
 #define AQ_ENGINE_EXEC_EXEC_H
 
