@@ -635,6 +635,22 @@ struct aq_logits {
 AQ_NO_HOLES_END
 typedef void aq_logits_stat_fn(struct aq_exec *ex, const struct aq_logits *l);
 
+/* What candidates weigh in a draw: weight[i] = exp((logits[i] - best) * inverse) in f32, each step
+ * rounded, exp() as kernels/cpu/vec.h has it: the same bits for every instruction set, and on a
+ * GPU.  best is the largest of the finite logits, inverse finite and above 0; -inf weighs nothing.
+ * weight may be logits.  On the calling thread. */
+typedef void aq_weigh_fn(float *weight, const float *logits, uint32_t count, float best,
+                         float inverse);
+/* The units of a weight of 1, in which weights are counted, the rest of a unit cut off: those of
+ * all ids sum up to less than 2^63. */
+static inline float aq_weight_unit(uint32_t vocab)
+{
+    float unit = 0x1p+50f;
+    for (; vocab > 1u << 12; vocab /= 2)
+        unit /= 2;
+    return unit;
+}
+
 /* ---- the table --------------------------------------------------------------------------- */
 
 enum aq_isa {
@@ -674,6 +690,7 @@ struct aq_kernels {
     aq_kv_bounds_fn *kv_bounds;     /* the CPU's only */
     aq_kv_choose_fn *kv_choose;     /* the CPU's only */
     aq_kv_expected_fn *kv_expected; /* the CPU's only */
+    aq_weigh_fn *weigh;             /* the CPU's only */
     aq_unpack_fn *unpack;
 #define AQ_KERNELS_MEMBER(name, params) aq_##name##_fn *name;
     AQ_KERNELS(AQ_KERNELS_MEMBER)

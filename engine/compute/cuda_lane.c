@@ -736,9 +736,9 @@ static struct aq_cuda_draw draw_of(struct aq_compute_cuda *c, const struct aq_co
     struct aq_cuda_draw d = {
         .given = r->given,
         .id_end = aq_sample_id_end(s, vocab),
-        .temperature = p->temperature,
+        .inverse = p->temperature > 0 ? aq_sample_inverse(p) : 0,
+        .reach = aq_sample_reach(p),
         .top_p = p->top_p,
-        .min_p = p->min_p,
         .top_k = p->top_k,
         .seed = p->seed,
         .counter_low = p->record_hash,

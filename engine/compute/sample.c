@@ -1,80 +1,124 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ * Candidates are weighed by exp((logit - largest) / temperature) in f32, and weights are counted in
+ * whole units (aq_weight_unit): their sums are exact in whatever order they are made, so that a
+ * GPU, which finds tokens by sums alone (kernels/cuda/sample.cu), draws the same.
+ *
+ * Without truncation candidates stand in the order of their ids.  Else they stand best first, which
+ * takes no sorting of the vocabulary: their weights are summed by the distance from the best, and
+ * only where a sum passes its limit are candidates of one distance, about, put in order. */
 #include "engine/compute/sample.h"
 
 #include "base/prng.h"
 
 #include <assert.h>
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
-/* a before b: higher logit, then lower id. */
-static inline bool better(struct aq_candidate a, struct aq_candidate b)
+/* ---- the best by logit ---- */
+
+/* Is a before b: by a higher logit, then by a lower id? */
+static inline bool better(const float *logits, uint32_t a, uint32_t b)
 {
-    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+    return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
 }
 
-/* Heap with the worst candidate on top. */
-static void sift_down(struct aq_candidate *heap, uint32_t count, uint32_t at)
+/* Heap of ids with the worst on top. */
+static void sift_down(const float *logits, uint32_t *heap, uint32_t count, uint32_t at)
 {
     for (;;) {
         uint32_t child = 2 * at + 1;
         if (child >= count)
             return;
-        if (child + 1 < count && better(heap[child], heap[child + 1]))
+        if (child + 1 < count && better(logits, heap[child], heap[child + 1]))
             child++;
-        if (!better(heap[at], heap[child]))
+        if (!better(logits, heap[at], heap[child]))
             return;
-        struct aq_candidate t = heap[at];
+        uint32_t t = heap[at];
         heap[at] = heap[child];
         heap[child] = t;
         at = child;
     }
 }
 
-/* The best `count` of the finite logits into out, best first; returns how many there were (-inf is
+static void make_heap(const float *logits, uint32_t *id, uint32_t count)
+{
+    for (uint32_t n = count / 2; n-- > 0;)
+        sift_down(logits, id, count, n);
+}
+
+static bool is_sorted(const float *logits, const uint32_t *id, uint32_t count)
+{
+    for (uint32_t i = 1; i < count; i++) {
+        if (better(logits, id[i], id[i - 1]))
+            return false;
+    }
+    return true;
+}
+
+/* The first of the largest. */
+static uint32_t largest(const float *logits, uint32_t count)
+{
+    float most = logits[0];
+    uint32_t id = 0;
+    for (uint32_t i = 1; i < count; i++) {
+        if (logits[i] > most) {
+            most = logits[i];
+            id = i;
+        }
+    }
+    return id;
+}
+
+/* Puts ids in order, best first. */
+static void sort_best(const float *logits, uint32_t *id, uint32_t count)
+{
+    if (is_sorted(logits, id, count))
+        return;
+    make_heap(logits, id, count);
+    for (uint32_t n = count; n > 1; n--) { /* the worst goes last */
+        uint32_t t = id[0];
+        id[0] = id[n - 1];
+        id[n - 1] = t;
+        sift_down(logits, id, n - 1, 0);
+    }
+}
+
+/* The best `count` of the finite logits into id, best first; returns how many there were (-inf is
  * left out). */
-static uint32_t select_best(struct aq_candidate *out, uint32_t count, const float *logits,
-                            uint32_t vocab)
+static uint32_t select_best(uint32_t *id, uint32_t count, const float *logits, uint32_t vocab)
 {
     uint32_t have = 0;
     for (uint32_t i = 0; i < vocab; i++) {
-        struct aq_candidate c = {logits[i], i};
-        if (!(c.logit > -INFINITY))
+        if (have == count && !(logits[i] > logits[id[0]])) /* an equal one has a higher id */
+            continue;
+        if (!(logits[i] > -INFINITY))
             continue;
         if (have < count) {
-            out[have++] = c;
-            if (have == count) {
-                for (uint32_t n = count / 2; n-- > 0;)
-                    sift_down(out, count, n);
-            }
-        } else if (c.logit > out[0].logit) { /* an equal logit has a higher id and loses */
-            out[0] = c;
-            sift_down(out, count, 0);
+            id[have++] = i;
+            if (have == count)
+                make_heap(logits, id, count);
+        } else {
+            id[0] = i;
+            sift_down(logits, id, count, 0);
         }
     }
-    if (have < count) {
-        for (uint32_t n = have / 2; n-- > 0;)
-            sift_down(out, have, n);
-    }
-    for (uint32_t n = have; n > 1; n--) { /* the worst goes last */
-        struct aq_candidate t = out[0];
-        out[0] = out[n - 1];
-        out[n - 1] = t;
-        sift_down(out, n - 1, 0);
-    }
+    sort_best(logits, id, have);
     return have;
 }
 
 void aq_sample_tops(struct aq_top *ret, uint32_t count, const float *logits,
                     const struct aq_logits_stat *stat, uint32_t vocab)
 {
-    struct aq_candidate best[AQ_TOP_MAX];
+    uint32_t best[AQ_TOP_MAX];
     assert(count <= AQ_TOP_MAX);
     uint32_t have = count ? select_best(best, count < vocab ? count : vocab, logits, vocab) : 0;
     for (uint32_t i = 0; i < count; i++)
-        ret[i] = i < have ? (struct aq_top){best[i].id, best[i].logit - stat->log_sum_exp}
+        ret[i] = i < have ? (struct aq_top){best[i], logits[best[i]] - stat->log_sum_exp}
                           : (struct aq_top){0, -INFINITY};
 }
+
+/* ---- masks and penalties ---- */
 
 static bool is_greedy(const struct aq_sampling *s)
 {
@@ -87,96 +131,33 @@ bool aq_sample_has_penalties(const struct aq_sampling *s)
            s->frequency_penalty != 0.0f;
 }
 
+static void penalise_id(const struct aq_sampling *p, float *logits, uint32_t *seen, uint32_t id)
+{
+    if (!seen[id])
+        return; /* done already */
+    float times = (float)(seen[id] - 1);
+    logits[id] =
+        logits[id] > 0 ? logits[id] / p->repetition_penalty : logits[id] * p->repetition_penalty;
+    if (times > 0)
+        logits[id] -= p->presence_penalty + p->frequency_penalty * times;
+    seen[id] = 0;
+}
+
 /* Repetition penalty (Keskar et al., CTRL, arXiv 1909.05858, section 4.1) once per distinct id of
  * prompt and output: positive logits are divided, others multiplied.  Presence and frequency
- * penalties are subtracted for generated ids, once and per occurrence.  work[i] counts id i: .id
- * says seen at all, .logit times generated. */
-static void penalise(const struct aq_sequence *s, float *logits, struct aq_candidate *work,
-                     uint32_t vocab)
+ * penalties are subtracted for generated ids, once and per occurrence.  seen [vocab] is scratch: 0,
+ * or of a seen id 1 more than it was generated. */
+static void penalise(const struct aq_sequence *s, float *logits, uint32_t *seen, uint32_t vocab)
 {
-    const struct aq_sampling *p = &s->sampling;
-    for (uint32_t i = 0; i < vocab; i++)
-        work[i] = (struct aq_candidate){0, 0};
+    memset(seen, 0, vocab * sizeof(*seen));
     for (uint32_t i = 0; i < s->prompt_count; i++)
-        work[s->prompt[i]].id = 1;
-    for (uint32_t i = 0; i < s->token_count; i++) {
-        work[s->tokens[i]].id = 1;
-        work[s->tokens[i]].logit += 1.0f;
-    }
-    for (uint32_t i = 0; i < vocab; i++) {
-        if (!work[i].id)
-            continue;
-        logits[i] =
-            logits[i] > 0 ? logits[i] / p->repetition_penalty : logits[i] * p->repetition_penalty;
-        if (work[i].logit > 0)
-            logits[i] -= p->presence_penalty + p->frequency_penalty * work[i].logit;
-    }
-}
-
-/* Keeps the shortest prefix of the candidates (best first) whose probability reaches top_p, then
- * those at least min_p times as likely as the best.  weight = exp((logit - best) / temperature);
- * total = sum over all that top_k left.  Returns how many stay. */
-static uint32_t truncate_tail(const struct aq_sampling *s, const struct aq_candidate *c,
-                              uint32_t count, double total)
-{
-    double sum = 0, inverse = 1.0 / s->temperature;
-    uint32_t kept = 0;
-    for (; kept < count; kept++) {
-        double weight = exp((c[kept].logit - c[0].logit) * inverse);
-        if (kept > 0 && (sum >= s->top_p * total || weight < s->min_p))
-            break;
-        sum += weight;
-    }
-    return kept;
-}
-
-/* The draw among c[count], in the order they stand. */
-static uint32_t draw(const struct aq_sequence *s, const struct aq_candidate *c, uint32_t count,
-                     float best)
-{
-    const struct aq_sampling *p = &s->sampling;
-    double inverse = 1.0 / p->temperature, sum = 0;
-    for (uint32_t i = 0; i < count; i++)
-        sum += exp((c[i].logit - best) * inverse);
-    double u =
-        aq_prng_uniform(p->seed, p->record_hash, (uint64_t)p->choice << 32 | s->token_count) * sum;
-    uint32_t last = 0; /* rounding may leave u at zero: then the last that is possible at all */
-    for (uint32_t i = 0; i < count; i++) {
-        double weight = exp((c[i].logit - best) * inverse);
-        u -= weight;
-        if (u < 0)
-            return c[i].id;
-        last = weight > 0 ? i : last;
-    }
-    return c[last].id;
-}
-
-/* Only top_p or min_p: the candidates needed are few as a rule, so they are selected in growing
- * batches instead of sorting the vocabulary. */
-static uint32_t sample_nucleus(const struct aq_sequence *s, const float *logits, uint32_t vocab,
-                               float best, struct aq_candidate *work)
-{
-    const struct aq_sampling *p = &s->sampling;
-    double total = 0, inverse = 1.0 / p->temperature;
-    for (uint32_t i = 0; i < vocab; i++)
-        total += exp((logits[i] - best) * inverse);
-    for (uint32_t batch = 64;; batch = batch > vocab / 8 ? vocab : batch * 8) {
-        uint32_t count = select_best(work, batch < vocab ? batch : vocab, logits, vocab);
-        uint32_t kept = truncate_tail(p, work, count, total);
-        if (kept < count || count < batch || batch >= vocab)
-            return draw(s, work, kept, best);
-    }
-}
-
-static uint32_t sample_top_k(const struct aq_sequence *s, const float *logits, uint32_t vocab,
-                             struct aq_candidate *work)
-{
-    const struct aq_sampling *p = &s->sampling;
-    uint32_t count = select_best(work, p->top_k < vocab ? p->top_k : vocab, logits, vocab);
-    double total = 0, inverse = 1.0 / p->temperature;
-    for (uint32_t i = 0; i < count; i++)
-        total += exp((work[i].logit - work[0].logit) * inverse);
-    return draw(s, work, truncate_tail(p, work, count, total), work[0].logit);
+        seen[s->prompt[i]] = 1;
+    for (uint32_t i = 0; i < s->token_count; i++)
+        seen[s->tokens[i]] += seen[s->tokens[i]] ? 1 : 2;
+    for (uint32_t i = 0; i < s->prompt_count; i++)
+        penalise_id(&s->sampling, logits, seen, s->prompt[i]);
+    for (uint32_t i = 0; i < s->token_count; i++)
+        penalise_id(&s->sampling, logits, seen, s->tokens[i]);
 }
 
 uint32_t aq_sample_id_end(const struct aq_sequence *s, uint32_t vocab)
@@ -219,8 +200,220 @@ static const float *adjust(const struct aq_sequence *s, const float *logits, uin
     if (masks_stops(s))
         mask(work->logits, s->stop_ids, s->stop_id_count, vocab);
     if (aq_sample_has_penalties(&s->sampling))
-        penalise(s, work->logits, work->candidate, vocab);
+        penalise(s, work->logits, work->id, vocab);
     return work->logits;
+}
+
+/* ---- the draw ---- */
+
+float aq_sample_inverse(const struct aq_sampling *s)
+{
+    return fminf(1 / s->temperature, FLT_MAX); /* infinite times a distance of 0 is no number */
+}
+
+float aq_sample_reach(const struct aq_sampling *s)
+{
+    return s->min_p > 0 ? -logf(fminf(s->min_p, 1)) : INFINITY;
+}
+
+/* The least sum that is top_p's share of all. */
+static uint64_t share_of(float top_p, uint64_t total)
+{
+    double share = ceil((double)top_p * (double)total);
+    return share >= 1 ? (uint64_t)share : 1;
+}
+
+/* Below the total: the candidate is drawn up to and with which the sum is more. */
+static uint64_t limit_of(double u, uint64_t total)
+{
+    uint64_t limit = (uint64_t)(u * (double)total);
+    return limit < total ? limit : total - 1;
+}
+
+/* A draw among the ids below `count`. */
+struct draw {
+    const struct aq_sampling *p;
+    const struct aq_sample_work *work;
+    const float *logits;
+    uint32_t count;
+    float best, inverse, reach, unit;
+    double u; /* uniform in [0, 1) */
+};
+
+/* How far a logit is from the best, in units of the temperature: weights are exp() of minus
+ * that. */
+static inline float distance(const struct draw *d, float logit)
+{
+    return (d->best - logit) * d->inverse;
+}
+
+static inline uint64_t units(const struct draw *d, float weight)
+{
+    return (uint64_t)(int64_t)(weight * d->unit);
+}
+
+static uint64_t weigh(const struct draw *d, const float *logits, uint32_t count)
+{
+    float *weight = d->work->weight;
+    uint64_t total = 0;
+    d->work->weigh(weight, logits, count, d->best, d->inverse);
+    for (uint32_t i = 0; i < count; i++)
+        total += units(d, weight[i]);
+    return total;
+}
+
+/* Among all, in the order of their ids. */
+static uint32_t draw_any(const struct draw *d)
+{
+    uint64_t left = limit_of(d->u, weigh(d, d->logits, d->count));
+    uint32_t id = 0;
+    for (;; id++) {
+        uint64_t of = units(d, d->work->weight[id]);
+        if (left < of)
+            return id;
+        left -= of;
+    }
+}
+
+/* Among the best `top_k`, best first: the sum that top_p keeps, then what min_p leaves of it. */
+static uint32_t draw_of_best(const struct draw *d)
+{
+    uint32_t *id = d->work->id, count = d->p->top_k < d->count ? d->p->top_k : d->count;
+    float *weight = d->work->weight;
+    count = select_best(id, count, d->logits, d->count);
+    for (uint32_t i = 0; i < count; i++)
+        weight[i] = d->logits[id[i]];
+    uint64_t total = weigh(d, weight, count), sum = 0;
+    uint64_t share = d->p->top_p < 1 ? share_of(d->p->top_p, total) : total;
+    uint32_t kept = 0;
+    while (kept < count && sum < share && distance(d, d->logits[id[kept]]) <= d->reach)
+        sum += units(d, weight[kept++]);
+    uint64_t left = limit_of(d->u, sum);
+    for (uint32_t i = 0;; i++) {
+        uint64_t of = units(d, weight[i]);
+        if (left < of)
+            return id[i];
+        left -= of;
+    }
+}
+
+/* Sums of weights by distance: rings of a sixteenth, and parts of one ring.  Beyond 35 nothing
+ * weighs a unit.  Candidates next to each other go to different sums, since an addition waits for
+ * the one before it to the same ring. */
+enum { RINGS_A_UNIT = 16, RINGS = 36 * RINGS_A_UNIT, PARTS = 64, SETS = 4 };
+struct rings {
+    uint64_t sum[RINGS][SETS];
+};
+
+/* Its distance in rings: exact, since what differs from distance() is a power of two. */
+static inline float rings_to(const struct draw *d, float logit)
+{
+    return (d->best - logit) * (d->inverse * RINGS_A_UNIT);
+}
+
+static inline uint32_t ring_of(const struct draw *d, float logit)
+{
+    float ring = rings_to(d, logit);
+    return (uint32_t)(int32_t)(ring < RINGS - 1 ? ring : RINGS - 1);
+}
+
+/* Which part of its ring. */
+static inline uint32_t part_of(const struct draw *d, float logit, uint32_t ring)
+{
+    float part = (rings_to(d, logit) - (float)ring) * PARTS;
+    return part < PARTS - 1 ? (uint32_t)part : PARTS - 1;
+}
+
+/* The ids of a ring, ascending; returns how many there are.  Weights tell most of the others. */
+static uint32_t pick_ring(const struct draw *d, uint32_t ring)
+{
+    const float near = 1.0001f, *weight = d->work->weight;
+    uint32_t *id = d->work->id, all = d->count, count = 0, exact = 0;
+    float most = near * expf(-(float)ring / RINGS_A_UNIT);
+    float least = ring < RINGS - 1 ? expf(-(float)(ring + 1) / RINGS_A_UNIT) / near : FLT_MIN;
+    for (uint32_t i = 0; i < all; i++) {
+        id[count] = i;
+        count += (uint32_t)(weight[i] >= least) & (uint32_t)(weight[i] <= most);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        id[exact] = id[i];
+        exact += ring_of(d, d->logits[id[i]]) == ring;
+    }
+    return exact;
+}
+
+/* Keeps of a ring's ids those of the part in which the sum, which the rings before it begin, passes
+ * the limit. */
+static uint32_t pick_part(const struct draw *d, uint32_t ring, uint32_t count, uint64_t limit,
+                          uint64_t *sum)
+{
+    uint64_t sums[PARTS] = {0};
+    uint32_t *id = d->work->id, part = 0, kept = 0;
+    for (uint32_t i = 0; i < count; i++)
+        sums[part_of(d, d->logits[id[i]], ring)] += units(d, d->work->weight[id[i]]);
+    for (; *sum + sums[part] <= limit; part++)
+        *sum += sums[part];
+    for (uint32_t i = 0; i < count; i++) {
+        id[kept] = id[i];
+        kept += part_of(d, d->logits[id[i]], ring) == part;
+    }
+    return kept;
+}
+
+/* The first candidate, best first, up to and with which the sum is more than the limit; returns
+ * that sum. */
+static uint64_t pass(const struct draw *d, const struct rings *rings, uint64_t limit,
+                     uint32_t *ret_id)
+{
+    uint32_t *id = d->work->id, ring = 0;
+    uint64_t sum = 0;
+    for (; sum + rings->sum[ring][0] <= limit; ring++)
+        sum += rings->sum[ring][0];
+    uint32_t count = pick_part(d, ring, pick_ring(d, ring), limit, &sum);
+    sort_best(d->logits, id, count);
+    for (uint32_t i = 0;; i++) {
+        sum += units(d, d->work->weight[id[i]]);
+        *ret_id = id[i];
+        if (sum > limit)
+            return sum;
+    }
+}
+
+/* Weighs all, and sums by ring, into the first of its sums; returns the sum of all. */
+static uint64_t fill_rings(const struct draw *d, struct rings *ret)
+{
+    const float *weight = d->work->weight, *logits = d->logits;
+    uint64_t total = 0;
+    uint32_t i = 0;
+    d->work->weigh(d->work->weight, logits, d->count, d->best, d->inverse);
+    memset(ret, 0, sizeof(*ret));
+    for (; i + SETS <= d->count; i += SETS) {
+        for (uint32_t n = 0; n < SETS; n++)
+            ret->sum[ring_of(d, logits[i + n])][n] += units(d, weight[i + n]);
+    }
+    for (; i < d->count; i++)
+        ret->sum[ring_of(d, logits[i])][0] += units(d, weight[i]);
+    for (uint32_t ring = 0; ring < RINGS; ring++) {
+        for (uint32_t n = 1; n < SETS; n++)
+            ret->sum[ring][0] += ret->sum[ring][n];
+        total += ret->sum[ring][0];
+    }
+    return total;
+}
+
+/* Among all, best first: of top_p and min_p that counts which keeps less. */
+static uint32_t draw_nearest(const struct draw *d)
+{
+    struct rings rings;
+    uint64_t total = fill_rings(d, &rings), near = 0;
+    uint32_t id;
+    if (d->p->top_p < 1)
+        total = pass(d, &rings, share_of(d->p->top_p, total) - 1, &id);
+    for (uint32_t i = 0; i < d->count && d->reach < INFINITY; i++)
+        near += distance(d, d->logits[i]) <= d->reach ? units(d, d->work->weight[i]) : 0;
+    total = d->reach < INFINITY && near < total ? near : total;
+    pass(d, &rings, limit_of(d->u, total), &id);
+    return id;
 }
 
 uint32_t aq_sample_token(const struct aq_sequence *s, const float *logits,
@@ -233,23 +426,25 @@ uint32_t aq_sample_token(const struct aq_sequence *s, const float *logits,
     if (s->forced)
         return s->forced[s->token_count];
     bool adjusted = aq_sample_masked(s) || aq_sample_has_penalties(p);
-    uint32_t best = stat->argmax;
+    uint32_t best = stat->argmax, count = aq_sample_id_end(s, vocab);
     if (adjusted)
         logits = adjust(s, logits, vocab, work);
-    vocab = aq_sample_id_end(s, vocab);
-    if (adjusted || best >= vocab) {
-        best = 0;
-        for (uint32_t i = 1; i < vocab; i++)
-            best = logits[i] > logits[best] ? i : best;
+    if (best >= count || aq_sample_has_penalties(p) || !(logits[best] > -INFINITY)) {
+        best = largest(logits, count);
     }
     if (is_greedy(p) || !(logits[best] > -INFINITY))
         return best;
-    struct aq_candidate *c = work->candidate;
+    struct draw d = {
+        .p = p,
+        .work = work,
+        .logits = logits,
+        .count = count,
+        .best = logits[best],
+        .inverse = aq_sample_inverse(p),
+        .reach = aq_sample_reach(p),
+        .unit = aq_weight_unit(vocab),
+        .u = aq_prng_uniform(p->seed, p->record_hash, (uint64_t)p->choice << 32 | s->token_count)};
     if (p->top_k > 0)
-        return sample_top_k(s, logits, vocab, c);
-    if (p->top_p < 1.0f || p->min_p > 0.0f)
-        return sample_nucleus(s, logits, vocab, logits[best], c);
-    for (uint32_t i = 0; i < vocab; i++)
-        c[i] = (struct aq_candidate){logits[i], i};
-    return draw(s, c, vocab, logits[best]);
+        return draw_of_best(&d);
+    return p->top_p < 1 || p->min_p > 0 ? draw_nearest(&d) : draw_any(&d);
 }

@@ -8,15 +8,11 @@
 #include "engine/sequence.h"
 #include "kernels/kernels.h"
 
-struct aq_candidate {
-    float logit;
-    uint32_t id;
-};
-
-/* Scratch of one worker, [vocab] each. */
+/* Scratch of one worker, [vocab] each, and what weighs candidates. */
 struct aq_sample_work {
-    struct aq_candidate *candidate;
-    float *logits;
+    uint32_t *id;
+    float *weight, *logits;
+    aq_weigh_fn *weigh;
 };
 
 /* The next token of s.  logits [vocab] are raw and stay untouched; stat is theirs.
@@ -33,6 +29,11 @@ uint32_t aq_sample_id_end(const struct aq_sequence *s, uint32_t vocab);
 uint32_t aq_sample_masked(const struct aq_sequence *s);
 void aq_sample_masked_ids(const struct aq_sequence *s, uint32_t *ret);
 bool aq_sample_has_penalties(const struct aq_sampling *s);
+
+/* Of a temperature above 0 what distances between logits are multiplied by; and how far a candidate
+ * may be from the best then, as min_p has it: ln of a share, INFINITY without. */
+float aq_sample_inverse(const struct aq_sampling *s);
+float aq_sample_reach(const struct aq_sampling *s);
 
 /* The best `count` (<= AQ_TOP_MAX) entries of a row by logit, lowest id first on ties, as natural
  * logs of the softmax over the row. */

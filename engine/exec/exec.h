@@ -2,11 +2,12 @@
  * engine/exec/exec.h - the executor's insides, shared by executor.c (buffers, issue, passes),
  * turn.c (seats, admission, rows), ops.c, attend.c (with attend.h), head.c and host_product.c (ops
  * that compute), rotary.c (their table of positions), bundle.c (ops sent to a GPU together),
- * moves.c (ops that move), check.c (checksums of moved bytes) and kv_moves.c (addresses and moves of
- * KV).  The issuing thread owns everything except the slots of ops in flight. */
+ * moves.c (ops that move), check.c (checksums of moved bytes) and kv_moves.c (addresses and moves
+ * of KV).  The issuing thread owns everything except the slots of ops in flight. */
 #ifndef AQ_ENGINE_EXEC_EXEC_H
 #define AQ_ENGINE_EXEC_EXEC_H
 
+#include "engine/compute/sample.h"
 #include "engine/exec/executor.h"
 #include "engine/exec/kv_pages.h"
 #include "policy/host_product.h"
@@ -190,8 +191,7 @@ struct aq_executor {
     void *host_tile;     /* products on the host: the register NORM */
     float *host_vectors; /* products on the host: a copy of the model's vectors */
     size_t host_tile_bytes, host_vectors_bytes;
-    struct aq_candidate *sampler; /* [threads][vocab] */
-    float *sampler_logits;        /* [threads][vocab] */
+    struct aq_sample_work sampler; /* [threads] of each */
     struct aq_logits_stat *logits_stat;
 };
 

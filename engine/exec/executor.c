@@ -2,7 +2,6 @@
 #include "engine/exec/exec.h"
 
 #include "base/clock.h"
-#include "engine/compute/sample.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -125,7 +124,7 @@ static int take(struct aq_executor *x, void *ret, enum aq_device_memory memory, 
 static int take_buffers(struct aq_executor *x, struct aq_err *reterr)
 {
     const struct aq_model_steps *m = x->steps;
-    uint32_t threads = aq_pool_threads(x->opts.pool);
+    size_t ids = (size_t)aq_pool_threads(x->opts.pool) * m->vocab;
     int rc = take(x, &x->rows_buffer, AQ_MEMORY_HOST, "rows and seats",
                   aq_executor_rows_bytes(x->plan), &x->rows_bytes, reterr);
     if (rc < 0)
@@ -135,12 +134,13 @@ static int take_buffers(struct aq_executor *x, struct aq_err *reterr)
     struct aq_block_tiles tiles = aq_block_tiles(x->plan, m);
     rc = take(x, &x->tiles, AQ_MEMORY_DEVICE, "tiles", tiles.bytes, &x->tiles_bytes, reterr);
     rc = rc < 0 ? rc
-                : take(x, &x->sampler, AQ_MEMORY_HOST, "sampler",
-                       (size_t)threads * m->vocab * (sizeof(*x->sampler) + sizeof(float)),
-                       &x->sampler_bytes, reterr);
+                : take(x, &x->sampler.id, AQ_MEMORY_HOST, "sampler",
+                       3 * ids * sizeof(*x->sampler.id), &x->sampler_bytes, reterr);
     if (rc < 0)
         return rc;
-    x->sampler_logits = (float *)(x->sampler + (size_t)threads * m->vocab);
+    x->sampler.weight = (float *)(x->sampler.id + ids);
+    x->sampler.logits = x->sampler.weight + ids;
+    x->sampler.weigh = x->opts.weigh;
     x->tile_norm = x->tiles;
     x->tile_inner = (uint8_t *)x->tiles + tiles.norm;
     x->tile_rotary = (uint8_t *)x->tile_inner + tiles.inner;
@@ -420,7 +420,7 @@ void aq_executor_close(struct aq_executor *x)
     }
     aq_device_free(d, AQ_MEMORY_HOST, "rows and seats", x->rows_buffer, x->rows_bytes);
     aq_device_free(d, AQ_MEMORY_DEVICE, "tiles", x->tiles, x->tiles_bytes);
-    aq_device_free(d, AQ_MEMORY_HOST, "sampler", x->sampler, x->sampler_bytes);
+    aq_device_free(d, AQ_MEMORY_HOST, "sampler", x->sampler.id, x->sampler_bytes);
     free(x->slot_offset);
     free(x->run);
     free(x->run_first);

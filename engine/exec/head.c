@@ -6,8 +6,6 @@
  * is enqueued when the host has read the answers of the one before, and no other op meanwhile. */
 #include "engine/exec/exec.h"
 
-#include "engine/compute/sample.h"
-
 #include <assert.h>
 
 /* Places in a sequence that a row of logits fills: log-probability and alternatives; NULL if not
@@ -72,12 +70,12 @@ static void choose_row(void *arg, uint32_t tile, uint32_t worker)
     if (chooses && s->on_logits && s->token_count >= s->given_count)
         s->on_logits(s, s->token_count, worker, logits, stat);
     aq_sample_tops(p.tops, p.top_count, logits, stat, vocab);
-    struct aq_sample_work *work = &(struct aq_sample_work){
-        .candidate = x->sampler + (size_t)worker * vocab,
-        .logits = x->sampler_logits + (size_t)worker * vocab,
-    };
+    struct aq_sample_work work = x->sampler;
+    work.id += (size_t)worker * vocab;
+    work.weight += (size_t)worker * vocab;
+    work.logits += (size_t)worker * vocab;
     if (chooses)
-        seat->chosen = aq_sample_token(s, logits, stat, vocab, work);
+        seat->chosen = aq_sample_token(s, logits, stat, vocab, &work);
     if (p.logprob)
         *p.logprob = logits[chooses ? seat->chosen : s->prompt[id]] - stat->log_sum_exp;
 }

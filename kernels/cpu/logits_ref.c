@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Statistics of logits, reference: f64 sums. */
+ * Statistics of logits and their weights, reference: f64 sums. */
 #include "kernels/cpu/versions.h"
+#include "kernels/exp.h"
 
 #include <math.h>
 
@@ -27,4 +28,10 @@ static void stat_row(void *arg, uint32_t row, uint32_t worker)
 void aq_logits_stat_ref(struct aq_exec *ex, const struct aq_logits *l)
 {
     aq_pool_run(aq_exec_pool(ex), stat_row, (void *)l, l->rows);
+}
+
+void aq_weigh_ref(float *weight, const float *logits, uint32_t count, float best, float inverse)
+{
+    for (uint32_t i = 0; i < count; i++)
+        weight[i] = aq_exp((logits[i] - best) * inverse);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Statistics of logits, on vec.h; included once by each version's file.
+ * Statistics of logits and their weights, on vec.h; included once by each version's file.
  *
  * A row is cut into chunks of a fixed size.  Each gives its own maximum, where it is, the sum of
  * exp(x - that maximum) and the number of bad logits, read from memory once and from the cache
@@ -126,4 +126,20 @@ void VEC_VERSION(logits_stat)(struct aq_exec *ex, const struct aq_logits *l)
             join_chunk(&j, &job.chunk[(size_t)r * job.chunks + i]);
         l->stat[r] = join_end(&j);
     }
+}
+
+VEC_FN vec weights_of(vec logits, float best, float inverse)
+{
+    return vec_exp(vec_mul(vec_sub(logits, vec_set(best)), vec_set(inverse)));
+}
+
+void VEC_VERSION(weigh)(float *weight, const float *logits, uint32_t count, float best,
+                        float inverse)
+{
+    uint32_t i = 0;
+    for (; i + VEC_LANES <= count; i += VEC_LANES)
+        vec_store(weight + i, weights_of(vec_load(logits + i), best, inverse));
+    if (i < count)
+        vec_store_n(weight + i, weights_of(vec_load_n(logits + i, count - i), best, inverse),
+                    count - i);
 }

@@ -4,6 +4,7 @@
 #include "kernels/cpu/kv.h"
 #include "kernels/cpu/read.h"
 #include "kernels/cpu/versions.h"
+#include "kernels/exp.h"
 
 #include <math.h>
 
@@ -47,24 +48,6 @@ void aq_kv_bounds_ref(struct aq_exec *ex, const struct aq_kv_bounds *b)
 
 /* ---- choice ---- */
 
-/* As vec_exp() of kernels/cpu/vec.h has it, step by step. */
-static float exp_of(float x)
-{
-    if (x < -0x1.5d589ep+6f)
-        return 0;
-    float n = rintf(x * 0x1.715476p+0f);
-    float r = fmaf(-n, 0x1.62e43p-1f, x);
-    r = fmaf(-n, -0x1.05c61p-29f, r);
-    float p = 0x1.6d117cp-10f;
-    p = fmaf(p, r, 0x1.120be2p-7f);
-    p = fmaf(p, r, 0x1.555518p-5f);
-    p = fmaf(p, r, 0x1.5554dcp-3f);
-    p = fmaf(p, r, 0.5f);
-    p = fmaf(p, r, 1.0f);
-    p = fmaf(p, r, 1.0f);
-    return isnan(x) ? x : ldexpf(p, (int)n);
-}
-
 /* worth[b] += the part of one query head, whose bounds go into u [blocks]. */
 static void add_query(const struct aq_kv_choice *c, const uint16_t *bounds, const float *q,
                       const uint32_t *side, uint32_t dim, float *u, float *worth)
@@ -79,7 +62,7 @@ static void add_query(const struct aq_kv_choice *c, const uint16_t *bounds, cons
         most = most < u[b] ? u[b] : most;
     }
     for (uint32_t b = 0; b < c->blocks; b++)
-        worth[b] += exp_of(u[b] - most);
+        worth[b] += aq_exp(u[b] - most);
 }
 
 struct choose_job {

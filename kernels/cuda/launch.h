@@ -125,11 +125,12 @@ struct aq_cuda_top {
 /* The choice that a row asks for, and how its token is drawn: what engine/compute/sample.c takes
  * from a sequence. */
 struct aq_cuda_draw {
-    uint32_t given;     /* this token, which is only scored; AQ_CUDA_CHOOSE: one is chosen ... */
-    uint32_t id_end;    /* ... below this one */
-    float temperature;  /* 0: the largest logit, of equal ones the lowest id */
-    float top_p, min_p; /* 1, 0: off */
-    uint32_t top_k;     /* 0: off */
+    uint32_t given;  /* this token, which is only scored; AQ_CUDA_CHOOSE: one is chosen ... */
+    uint32_t id_end; /* ... below this one */
+    float inverse;   /* 1 / temperature; 0: the largest logit, of equal ones the lowest id */
+    float reach;     /* by min_p: (largest - logit) * inverse of a candidate; INFINITY: off */
+    float top_p;     /* 1: off */
+    uint32_t top_k;  /* 0: off */
     uint64_t seed, counter_low, counter_high; /* the draw is aq_prng_uniform() of them */
     float repetition_penalty, presence_penalty, frequency_penalty; /* 1, 0, 0: off */
     const uint32_t *seen; /* the prompt's ids, then those generated: below vocab */
@@ -154,10 +155,7 @@ AQ_NO_HOLES_BEGIN
  *             for each.  Before anything is penalised
  *   sample    choices[row]: the given token, or the next one; penalties and masks are as penalise
  *             has left them
- * The token is that of aq_sample_token() unless the draw, or the share that top_p keeps, comes
- * within 2^-31 (vocab 2^16; 2^-39 up to 2^12) of the border between two candidates, as a share of
- * all weight: weights are rounded to integers, once each.  A weight as near to min_p as f64's exp
- * is off may stay or go.  What is not finite is no candidate. */
+ * The token is that of aq_sample_token(), in every case.  What is not finite is no candidate. */
 struct aq_cuda_rows {
     const struct aq_cuda_draw *draws; /* [rows] */
     const struct aq_logits_stat *raw; /* [rows] of the logits as the model gave them */

@@ -5,10 +5,10 @@
  * Nothing is sorted.  Every logit has a place: by logit and then by id, best first, or by id alone
  * where nothing is truncated.  Which candidate ends the best k, or reaches top_p, or is drawn, is
  * the first place up to which a sum passes a limit; it is found digit by digit, the sums of the 16
- * values of a digit at a time.  Weights are integers, exp((logit - largest) / temperature) in f64
- * times a power of two: their sums are exact, in whatever order, and a row's token depends on
- * nothing but the row. */
+ * values of a digit at a time.  Weights are whole units (kernels.h): their sums are exact, in
+ * whatever order, and a row's token depends on nothing but the row, nor on where it is chosen. */
 #include "kernels/cuda/attn.cuh" /* ranks of floats */
+#include "kernels/exp.h"
 
 enum {
     SAMPLE_THREADS = 512,
@@ -16,6 +16,7 @@ enum {
     DIGIT_BITS = 4,
     BINS = 1 << DIGIT_BITS,
     ID_BITS = 24,
+    FLIGHT = 4, /* logits that a thread has asked for before it looks at the first */
 };
 
 struct sampler {
@@ -24,15 +25,25 @@ struct sampler {
     uint64_t prefix, limit; /* of the place that is looked for */
 };
 
-/* Candidates are those with a place up to bound and a weight of min_weight or more. */
+/* Candidates are those with a place up to bound and no further than reach from the best. */
 struct row {
     const float *logits;
     uint32_t vocab;
-    float best;
-    double inverse, unit, min_weight; /* 1 / temperature; the units of a weight of 1 */
+    float best, inverse, reach, unit; /* as struct aq_cuda_draw; the units of a weight of 1 */
     uint64_t bound;
     bool ordered;
 };
+
+/* A thread's logits [FLIGHT] of one turn, `first` the id of the thread's first one; -INFINITY past
+ * the last. */
+AQ_DEVICE_FN void load_flight(float *to, const struct row *r, uint32_t first)
+{
+#pragma unroll
+    for (uint32_t n = 0; n < FLIGHT; n++) {
+        uint32_t id = first + n * SAMPLE_THREADS;
+        to[n] = id < r->vocab ? r->logits[id] : -INFINITY;
+    }
+}
 
 /* ---- candidates ---- */
 
@@ -44,10 +55,9 @@ AQ_DEVICE_FN uint64_t place_of(const struct row *r, float logit, uint32_t id)
 /* 0 where it is none. */
 AQ_DEVICE_FN uint64_t weight_of(const struct row *r, float logit, uint64_t place)
 {
-    if (!isfinite(logit) || place > r->bound)
+    if (!isfinite(logit) || place > r->bound || (r->best - logit) * r->inverse > r->reach)
         return 0;
-    double w = exp(static_cast<double>(logit - r->best) * r->inverse);
-    return w < r->min_weight ? 0 : static_cast<uint64_t>(w * r->unit + 0.5);
+    return static_cast<uint64_t>(aq_exp((logit - r->best) * r->inverse) * r->unit);
 }
 
 AQ_DEVICE_FN uint64_t measure_of(const struct row *r, bool weights, float logit, uint64_t place)
@@ -78,8 +88,13 @@ AQ_DEVICE_FN uint64_t block_sum(uint64_t v, uint64_t *to)
 AQ_DEVICE_FN uint64_t total_of(const struct row *r, struct sampler *s, bool weights)
 {
     uint64_t sum = 0;
-    for (uint32_t i = threadIdx.x; i < r->vocab; i += SAMPLE_THREADS)
-        sum += measure_of(r, weights, r->logits[i], place_of(r, r->logits[i], i));
+    for (uint32_t i = threadIdx.x; i < r->vocab; i += FLIGHT * SAMPLE_THREADS) {
+        float logit[FLIGHT];
+        load_flight(logit, r, i);
+#pragma unroll
+        for (uint32_t n = 0; n < FLIGHT; n++)
+            sum += measure_of(r, weights, logit[n], place_of(r, logit[n], i + n * SAMPLE_THREADS));
+    }
     return block_sum(sum, s->count);
 }
 
@@ -90,18 +105,22 @@ AQ_DEVICE_FN uint64_t total_of(const struct row *r, struct sampler *s, bool weig
 AQ_DEVICE_FN void add_digits(const struct row *r, struct sampler *s, bool weights, uint32_t shift)
 {
     uint64_t sum[BINS] = {}, place_sum = 0, count = 0, prefix = s->prefix;
-    for (uint32_t i = threadIdx.x; i < r->vocab; i += SAMPLE_THREADS) {
-        float logit = r->logits[i];
-        uint64_t place = place_of(r, logit, i);
-        if ((place ^ prefix) >> (shift + DIGIT_BITS - 1) >> 1)
-            continue;
-        uint64_t m = measure_of(r, weights, logit, place);
-        uint32_t digit = static_cast<uint32_t>(place >> shift) % BINS;
+    for (uint32_t i = threadIdx.x; i < r->vocab; i += FLIGHT * SAMPLE_THREADS) {
+        float logit[FLIGHT];
+        load_flight(logit, r, i);
 #pragma unroll
-        for (uint32_t d = 0; d < BINS; d++)
-            sum[d] += d == digit ? m : 0;
-        count += m > 0;
-        place_sum += m > 0 ? place : 0;
+        for (uint32_t n = 0; n < FLIGHT; n++) {
+            uint64_t place = place_of(r, logit[n], i + n * SAMPLE_THREADS);
+            if ((place ^ prefix) >> (shift + DIGIT_BITS - 1) >> 1)
+                continue;
+            uint64_t m = measure_of(r, weights, logit[n], place);
+            uint32_t digit = static_cast<uint32_t>(place >> shift) % BINS;
+#pragma unroll
+            for (uint32_t d = 0; d < BINS; d++)
+                sum[d] += d == digit ? m : 0;
+            count += m > 0;
+            place_sum += m > 0 ? place : 0;
+        }
     }
     uint32_t warp = threadIdx.x / AQ_CU_WARP;
 #pragma unroll
@@ -196,7 +215,7 @@ AQ_DEVICE_FN uint64_t draw(const struct aq_cuda_draw *d, struct row *r, struct s
             ceil(static_cast<double>(d->top_p) * static_cast<double>(total_of(r, s, true)));
         r->bound = find_place(r, s, true, share >= 1 ? static_cast<uint64_t>(share) - 1 : 0);
     }
-    r->min_weight = d->min_p < 1 ? d->min_p : 1;
+    r->reach = d->reach;
     uint64_t total = total_of(r, s, true);
     double u = uniform(d->seed, d->counter_low, d->counter_high);
     uint64_t limit = static_cast<uint64_t>(u * static_cast<double>(total));
@@ -242,32 +261,41 @@ AQ_DEVICE_FN float raw_logit(const struct aq_cuda_draw *d, const float *logits, 
 AQ_DEVICE_FN uint32_t best_of(const struct row *r, struct sampler *s)
 {
     uint64_t least = UINT64_MAX;
-    for (uint32_t i = threadIdx.x; i < r->vocab; i += SAMPLE_THREADS) {
-        uint64_t place = static_cast<uint64_t>(~aq_cu_rank(r->logits[i])) << 32 | i;
-        if (isfinite(r->logits[i]) && place < least)
-            least = place;
+    for (uint32_t i = threadIdx.x; i < r->vocab; i += FLIGHT * SAMPLE_THREADS) {
+        float logit[FLIGHT];
+        load_flight(logit, r, i);
+#pragma unroll
+        for (uint32_t n = 0; n < FLIGHT; n++) {
+            uint64_t rank = ~aq_cu_rank(logit[n]);
+            uint64_t place = rank << 32 | (i + n * SAMPLE_THREADS);
+            if (isfinite(logit[n]) && place < least)
+                least = place;
+        }
     }
     least = block_min(least, s->count);
     return least == UINT64_MAX ? 0 : static_cast<uint32_t>(least);
 }
 
 __global__ void __launch_bounds__(SAMPLE_THREADS, 1)
-    sample_row(struct aq_cuda_rows rows, double unit)
+    sample_row(struct aq_cuda_rows rows, float unit)
 {
     AQ_SHARED(struct sampler, s);
     const struct aq_cuda_draw *d = &rows.draws[blockIdx.x];
     const struct aq_logits_stat *raw = &rows.raw[blockIdx.x];
     uint32_t token = d->given != AQ_CUDA_CHOOSE ? d->given : rows.now[blockIdx.x].argmax;
-    struct row r = {
-        rows.logits + blockIdx.x * rows.stride, d->id_end, 0, 0, unit, 0, UINT64_MAX, false};
+    struct row r = {rows.logits + blockIdx.x * rows.stride,
+                    d->id_end,
+                    0,
+                    d->inverse,
+                    INFINITY,
+                    unit,
+                    UINT64_MAX,
+                    d->top_k || d->top_p < 1 || d->reach < INFINITY};
     if (d->given == AQ_CUDA_CHOOSE && token >= d->id_end)
         token = best_of(&r, s);
     r.best = r.logits[token];
-    if (d->given == AQ_CUDA_CHOOSE && d->temperature > 0 && r.best > -INFINITY) {
-        r.inverse = 1.0 / static_cast<double>(d->temperature);
-        r.ordered = d->top_k || d->top_p < 1 || d->min_p > 0;
+    if (d->given == AQ_CUDA_CHOOSE && d->inverse > 0 && r.best > -INFINITY)
         token = static_cast<uint32_t>(draw(d, &r, s));
-    }
     float logit = raw_logit(d, r.logits, token, s);
     if (threadIdx.x == 0)
         rows.choices[blockIdx.x] = {token, raw->bad_count, logit - raw->log_sum_exp};
@@ -278,10 +306,8 @@ int aq_cuda_sample(const struct aq_cuda_exec *ex, const struct aq_cuda_rows *r)
     assert(r->vocab >= 1 && r->vocab < 1u << ID_BITS);
     if (!r->rows)
         return 0;
-    double unit = 0x1p+50; /* the sum of all stays below 2^63 */
-    for (uint32_t v = r->vocab; v > 1 << 12; v /= 2)
-        unit /= 2;
-    return AQ_LAUNCH(ex, sample_row, r->rows, SAMPLE_THREADS, sizeof(struct sampler), *r, unit);
+    return AQ_LAUNCH(ex, sample_row, r->rows, SAMPLE_THREADS, sizeof(struct sampler), *r,
+                     aq_weight_unit(r->vocab));
 }
 
 /* ---- penalties ---- */
@@ -344,10 +370,15 @@ __global__ void __launch_bounds__(SAMPLE_THREADS) top_row(struct aq_cuda_rows ro
     uint64_t begin = 0; /* places from here on are left */
     for (uint32_t n = 0; n < d->top_count; n++) {
         uint64_t least = UINT64_MAX;
-        for (uint32_t i = threadIdx.x; i < r.vocab; i += SAMPLE_THREADS) {
-            uint64_t place = place_of(&r, r.logits[i], i);
-            if (r.logits[i] > -INFINITY && place >= begin && place < least)
-                least = place;
+        for (uint32_t i = threadIdx.x; i < r.vocab; i += FLIGHT * SAMPLE_THREADS) {
+            float logit[FLIGHT];
+            load_flight(logit, &r, i);
+#pragma unroll
+            for (uint32_t of = 0; of < FLIGHT; of++) {
+                uint64_t place = place_of(&r, logit[of], i + of * SAMPLE_THREADS);
+                if (logit[of] > -INFINITY && place >= begin && place < least)
+                    least = place;
+            }
         }
         least = block_min(least, shared);
         if (threadIdx.x == 0) {

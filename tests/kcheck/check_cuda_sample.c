@@ -74,9 +74,9 @@ static void make_row(struct kc *kc, struct rig *x, uint32_t r, uint32_t way)
     aq_sample_masked_ids(s, x->masked[r]);
     x->draw[r] = (struct aq_cuda_draw){.given = AQ_CUDA_CHOOSE,
                                        .id_end = aq_sample_id_end(s, x->vocab),
-                                       .temperature = p->temperature,
+                                       .inverse = p->temperature > 0 ? aq_sample_inverse(p) : 0,
+                                       .reach = aq_sample_reach(p),
                                        .top_p = p->top_p,
-                                       .min_p = p->min_p,
                                        .top_k = p->top_k,
                                        .seed = p->seed,
                                        .counter_low = p->record_hash,
@@ -140,8 +140,9 @@ static void check_tokens(struct kc *kc, uint32_t vocab, enum kc_fill fill, uint3
     x.stride = vocab + kc_below(kc, 5);
     x.logits = kc_in(kc, AQ_F32, fill, ROWS, vocab, x.stride);
     x.before = kc_bytes(kc, sizeof(float) * 2 * IDS * ROWS);
-    struct aq_sample_work work = {kc_bytes(kc, vocab * sizeof(struct aq_candidate)),
-                                  kc_bytes(kc, vocab * sizeof(float))};
+    struct aq_sample_work work = {kc_bytes(kc, vocab * sizeof(*work.id)),
+                                  kc_bytes(kc, vocab * sizeof(*work.weight)),
+                                  kc_bytes(kc, vocab * sizeof(*work.logits)), kc_ref(kc)->weigh};
     struct aq_cuda_choice *got = kc_bytes(kc, ROWS * sizeof(*got));
     struct aq_logits_stat raw[ROWS], now[ROWS];
     struct expected want;

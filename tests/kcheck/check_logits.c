@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Statistics of logits: maximum, its place and the bad ones exactly, the log of the sum within its
- * roundings; a row alone, split among workers or in a batch gives the same bits. */
+ * roundings; a row alone, split among workers or in a batch gives the same bits.  Weights of a
+ * draw: the reference's bits, near to exp() in f64. */
 #include "tests/kcheck/kcheck.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -66,6 +68,29 @@ static void check_one(struct kc *kc, enum kc_fill fill, uint32_t rows, uint32_t 
     }
 }
 
+static void check_weights(struct kc *kc, enum kc_fill fill, uint32_t vocab)
+{
+    static const float inverse[] = {1, 0.01f, 1.4285715f, 100, FLT_MAX};
+    float by = inverse[kc_below(kc, AQ_ARRAY_LEN(inverse))], best = -INFINITY;
+    float *x = kc_in(kc, AQ_F32, fill, 1, vocab, vocab);
+    float *want = kc_bytes(kc, vocab * sizeof(*want)), *got = kc_bytes(kc, vocab * sizeof(*got));
+    for (uint32_t i = 0; i < vocab; i++) {
+        x[i] = !isfinite(x[i]) || kc_below(kc, 16) == 0 ? -INFINITY : x[i];
+        best = fmaxf(best, x[i]);
+    }
+    best = best > -INFINITY ? best : 0;
+    kc_ref(kc)->weigh(want, x, vocab, best, by);
+    kc_new(kc)->weigh(got, x, vocab, best, by);
+    kc_expect(kc, memcmp(got, want, vocab * sizeof(*want)) == 0, "other bits than the reference's");
+    for (uint32_t i = 0; i < vocab; i++) {
+        double far = (double)((best - x[i]) * by), exact = exp(-far);
+        kc_expect(kc, fabs(want[i] - exact) <= 0x1p-23 * exact + 0x1p-125,
+                  "weight %u is %.9g, expected %.9g", i, want[i], exact);
+    }
+    kc_new(kc)->weigh(x, x, vocab, best, by); /* in place */
+    kc_expect(kc, memcmp(x, want, vocab * sizeof(*want)) == 0, "other bits in place");
+}
+
 static void check(struct kc *kc)
 {
     for (size_t i = 0; i < AQ_ARRAY_LEN(vocabs); i++) {
@@ -75,6 +100,12 @@ static void check(struct kc *kc)
                 continue;
             uint32_t rows = vocabs[i] > 10000 ? 2 + kc_below(kc, 2) : 1 + kc_below(kc, 40);
             check_one(kc, fill, rows, vocabs[i]);
+        }
+    }
+    for (size_t i = 0; kc_new(kc)->weigh && i < AQ_ARRAY_LEN(vocabs); i++) {
+        for (uint32_t fill = 0; fill <= KC_NONFINITE; fill++) {
+            if (kc_begin(kc, KC_SLOT(weigh), "weigh_%u_%s", vocabs[i], kc_fill_name(fill)))
+                check_weights(kc, fill, vocabs[i]);
         }
     }
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/prng.h"
 #include "engine/compute/sample.h"
+#include "kernels/exp.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -12,8 +13,9 @@ enum { VOCAB = 600 };
 struct rig {
     float logits[VOCAB];
     struct aq_logits_stat stat;
-    struct aq_candidate candidate[VOCAB];
-    float copy[VOCAB];
+    uint32_t id[VOCAB];
+    float weight[VOCAB], copy[VOCAB];
+    struct aq_kernels kernels;
     struct aq_sequence s;
     uint32_t tokens[64], prompt[8];
 };
@@ -36,6 +38,7 @@ static void fill_stat(struct rig *r)
 static struct rig *open_rig(uint64_t seed)
 {
     struct rig *r = calloc(1, sizeof(*r));
+    aq_kernels_cpu(&r->kernels, aq_isa_detect());
     for (uint32_t i = 0; i < VOCAB; i++)
         r->logits[i] = roundf(aq_prng_normal(seed, i, 0) * 12) * 0.25f; /* many ties */
     fill_stat(r);
@@ -50,7 +53,7 @@ static struct rig *open_rig(uint64_t seed)
 
 static uint32_t sample(struct rig *r)
 {
-    struct aq_sample_work work = {r->candidate, r->copy};
+    struct aq_sample_work work = {r->id, r->weight, r->copy, r->kernels.weigh};
     float before[VOCAB];
     memcpy(before, r->logits, sizeof(before));
     uint32_t token = aq_sample_token(&r->s, r->logits, &r->stat, VOCAB, &work);
@@ -141,6 +144,75 @@ static void draws_stay_within_the_truncation(void **state)
             open += allowed[i];
         }
         assert_true(open == 1 ? reached == 1 : reached > 1);
+        free(r);
+    }
+}
+
+/* The token by the rule as it is written, with everything sorted: the first candidate up to and
+ * with which the weights' sum is more than the drawn share of it. */
+static uint32_t token_by_sorting(const struct rig *r)
+{
+    const struct aq_sampling *p = &r->s.sampling;
+    bool ordered = p->top_k || p->top_p < 1 || p->min_p > 0;
+    float inverse = aq_sample_inverse(p), reach = aq_sample_reach(p), unit = aq_weight_unit(VOCAB);
+    uint32_t order[VOCAB], count = p->top_k && p->top_k < VOCAB ? p->top_k : VOCAB, kept = 0;
+    uint64_t weight[VOCAB], total = 0, sum = 0;
+    for (uint32_t i = 0; i < VOCAB; i++)
+        order[i] = i;
+    sort_logits = r->logits;
+    if (ordered)
+        qsort(order, VOCAB, sizeof(*order), by_logit);
+    for (uint32_t i = 0; i < count; i++) {
+        weight[i] = (uint64_t)(aq_exp((r->logits[order[i]] - r->stat.max) * inverse) * unit);
+        total += weight[i];
+    }
+    for (; kept < count && (p->top_p >= 1 || !kept || (double)sum < p->top_p * (double)total) &&
+           (r->stat.max - r->logits[order[kept]]) * inverse <= reach;
+         kept++)
+        sum += weight[kept];
+    double u = aq_prng_uniform(p->seed, p->record_hash, (uint64_t)p->choice << 32);
+    uint64_t limit = (uint64_t)(u * (double)sum), passed = 0;
+    for (uint32_t i = 0; i < kept; i++) {
+        passed += weight[i];
+        if (passed > limit)
+            return order[i];
+    }
+    fail_msg("no candidate is reached");
+    return 0;
+}
+
+static void fill_logits(struct rig *r, uint32_t fill)
+{
+    for (uint32_t i = 0; i < VOCAB && fill; i++) {
+        float x = aq_prng_normal(99, i, fill);
+        r->logits[i] = fill == 1   ? 2.5f      /* one ring */
+                       : fill == 2 ? x * 0.01f /* the same, not in order */
+                       : fill == 3 ? x * 30    /* few that weigh anything */
+                       : i % 7     ? x
+                                   : -INFINITY;
+    }
+    fill_stat(r);
+}
+
+static void every_way_to_draw_is_the_rule_to_the_bit(void **state)
+{
+    static const float top_p[] = {1, 0, 0.25f, 0.9f, 0.9999f};
+    static const float min_p[] = {0, 0, 0.02f, 0.3f, 1};
+    static const float temperature[] = {1, 0.01f, 0.7f, 3, 100};
+    static const uint32_t top_k[] = {0, 0, 1, 5, 100, VOCAB, VOCAB + 5};
+    for (uint32_t fill = 0; fill < 5; fill++) {
+        struct rig *r = open_rig(4);
+        fill_logits(r, fill);
+        for (uint64_t i = 0; i < 3000; i++) {
+            r->s.sampling = (struct aq_sampling){
+                .temperature = temperature[aq_prng_below(1, i, fill, AQ_ARRAY_LEN(temperature))],
+                .top_p = top_p[aq_prng_below(2, i, fill, AQ_ARRAY_LEN(top_p))],
+                .min_p = min_p[aq_prng_below(3, i, fill, AQ_ARRAY_LEN(min_p))],
+                .top_k = top_k[aq_prng_below(4, i, fill, AQ_ARRAY_LEN(top_k))],
+                .repetition_penalty = 1,
+                .seed = i};
+            assert_int_equal(sample(r), token_by_sorting(r));
+        }
         free(r);
     }
 }
@@ -319,6 +391,7 @@ static void ids_without_a_token_are_as_good_as_impossible(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(tops_equal_a_full_sort),
     cmocka_unit_test(draws_stay_within_the_truncation),
+    cmocka_unit_test(every_way_to_draw_is_the_rule_to_the_bit),
     cmocka_unit_test(draws_follow_the_softmax),
     cmocka_unit_test(the_draw_depends_on_its_key_alone),
     cmocka_unit_test(greedy_takes_the_lowest_of_equals),
