@@ -20,6 +20,10 @@ PLACES = (("--threads", "1", "--placement", "weights=0/100/0 kv=0/100/0 hidden=0
 ON_DISK = ("--placement", "weights=0/0/100 kv=0/50/50 hidden=0/100/0 head=host", "--disk-dir-any")
 
 
+def written_at(path):
+    return os.stat(path).st_mtime_ns if os.path.exists(path) else 0
+
+
 def tokens_in(said):
     found = re.search(r"(\d+) tokens of \d+ records in flight are kept", said)
     return int(found.group(1)) if found else 0
@@ -71,11 +75,12 @@ class InFlight(Rig):
         return self.lines(path)
 
     def stopped(self, number, goal, *words):
-        """Runs until so many bytes are kept, and sends the signal; what the program said."""
+        """Runs until it has kept so many bytes itself, and sends the signal; what the program said."""
+        before = written_at(self.kept)
         child = subprocess.Popen(self.words("--checkpoint-every", "0.01", *words), stdin=subprocess.DEVNULL,
                                  stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         self.addCleanup(child.kill)
-        self.wait_for(lambda: size_of(self.kept) > goal or child.poll() is not None)
+        self.wait_for(lambda: (size_of(self.kept) > goal and written_at(self.kept) != before) or child.poll() is not None)
         child.send_signal(number)
         said = child.communicate(timeout=60)[1].decode()
         self.assertEqual(child.returncode, -9 if number == signal.SIGKILL else 130, said)
