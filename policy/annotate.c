@@ -99,8 +99,9 @@ static uint64_t kv_bytes(const struct pass *p, uint64_t keys)
  * are read to choose the key to drop. */
 static uint64_t slot_bytes(const struct pass *p, uint32_t kind, uint64_t keys)
 {
-    struct aq_kv_policy policy = aq_plan_kind_policy(p->plan, kind);
-    uint32_t bytes = aq_kv_policy_scores(&policy) ? 12 : aq_kv_policy_drops(&policy) ? 4 : 0;
+    struct aq_kv_policy room;
+    const struct aq_kv_policy *policy = aq_plan_kind_policy_in(&room, p->plan, kind);
+    uint32_t bytes = aq_kv_policy_scores(policy) ? 12 : aq_kv_policy_drops(policy) ? 4 : 0;
     return keys * p->steps->kv_heads * bytes;
 }
 

@@ -52,6 +52,16 @@ static inline uint64_t aq_kv_kinds_paged(const struct aq_kv_kinds *kinds, uint64
 
 /* The policy that the layers of a kind follow. */
 struct aq_kv_policy aq_kv_kind_policy(const struct aq_kv_kind *k, const struct aq_kv_policy *user);
+/* The same: the user's own where nothing differs, else in *room. */
+static inline const struct aq_kv_policy *aq_kv_kind_policy_in(struct aq_kv_policy *room,
+                                                              const struct aq_kv_kind *k,
+                                                              const struct aq_kv_policy *user)
+{
+    if (!k->own && (k->chooses || !user->read))
+        return user;
+    *room = aq_kv_kind_policy(k, user);
+    return room;
+}
 /* The limits of one sequence in the layers of kind number `kind`. */
 void aq_kv_kind_limits(struct aq_kv_limits *ret, const struct aq_kv_kinds *kinds, uint32_t kind,
                        const struct aq_kv_policy *user, uint32_t prompt, uint32_t max_new);

@@ -14,21 +14,22 @@ static uint64_t place(uint64_t *end, uint64_t bytes)
 void aq_kv_layout_slots(struct aq_kv_layout *ret, const struct aq_plan *plan, uint32_t kind,
                         uint32_t kv_heads)
 {
-    struct aq_kv_policy policy = aq_plan_kind_policy(plan, kind);
+    struct aq_kv_policy room;
+    const struct aq_kv_policy *policy = aq_plan_kind_policy_in(&room, plan, kind);
     *ret = (struct aq_kv_layout){0};
     uint64_t row = 0;
-    if (aq_kv_policy_drops(&policy)) {
+    if (aq_kv_policy_drops(policy)) {
         ret->stride = (uint32_t)aq_align_up(plan->kinds.kind[kind].head_slots, AQ_HEAD_BLOCK_SLOTS);
         row = 4ull * kv_heads * ret->stride;
     }
-    ret->score = place(&ret->bytes, aq_kv_policy_scores(&policy) ? row : 0);
+    ret->score = place(&ret->bytes, aq_kv_policy_scores(policy) ? row : 0);
     ret->position = place(&ret->bytes, row);
     ret->victim = place(&ret->bytes, row ? 4ull * kv_heads : 0);
-    if (aq_kv_policy_cross(&policy)) {
+    if (aq_kv_policy_cross(policy)) {
         ret->cost = place(&ret->bytes, row / AQ_HEAD_BLOCK_SLOTS);
         ret->gone = place(&ret->bytes, 4ull * kv_heads);
     }
-    if (aq_kv_policy_profiled(&policy)) {
+    if (aq_kv_policy_profiled(policy)) {
         ret->rule = place(&ret->bytes, 4ull * kv_heads);
         ret->grown = place(&ret->bytes, 4ull * kv_heads);
     }

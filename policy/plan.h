@@ -105,6 +105,11 @@ static inline struct aq_kv_policy aq_plan_kind_policy(const struct aq_plan *p, u
 {
     return aq_kv_kind_policy(&p->kinds.kind[kind], &p->kv);
 }
+static inline const struct aq_kv_policy *
+aq_plan_kind_policy_in(struct aq_kv_policy *room, const struct aq_plan *p, uint32_t kind)
+{
+    return aq_kv_kind_policy_in(room, &p->kinds.kind[kind], &p->kv);
+}
 
 /* Lays out the parts by placement, attention side and p->split_host; part_seats: most seats of a
  * staged part (0: no limit). */

@@ -29,10 +29,12 @@ void aq_seats_open(struct aq_seats *s, const struct aq_seats_opts *opts,
 
 uint32_t aq_seats_part(const struct aq_plan *plan, uint32_t seat)
 {
-    uint32_t place = seat % plan->shape.micro_batch, part = 0;
-    while (place >= plan->part[part].first + plan->part[part].count)
-        part++;
-    assert(part < plan->part_count);
+    uint32_t place = seat % plan->shape.micro_batch, part = 0, end = plan->part_count;
+    while (end - part > 1) {
+        uint32_t middle = part + (end - part) / 2;
+        *(place >= plan->part[middle].first ? &part : &end) = middle;
+    }
+    assert(place - plan->part[part].first < plan->part[part].count);
     return part;
 }
 
@@ -508,18 +510,26 @@ static bool decodes(const struct aq_seat *t)
     return t->taken && t->rows && t->seen > t->prompt;
 }
 
-/* Seats of micro-batch k that decode in the coming pass take pages, part by part. */
+/* Seats of micro-batch k that decode in the coming pass take pages, part by part: chains of each
+ * part's seats are made from the last to the first. */
 static void bind_steps(struct aq_seats *s, uint32_t k)
 {
     const struct aq_plan *plan = s->opts.plan;
-    s->steps += (uint64_t)plan->part_count * s->seated;
+    uint32_t first[AQ_PART_MAX], each = plan->shape.micro_batch;
+    s->steps += s->seated;
+    for (uint32_t part = 0; part < plan->part_count; part++)
+        first[part] = s->count;
+    for (uint32_t place = s->seated; place-- > 0;) {
+        uint32_t i = s->order[place].seat;
+        if (i - k * each >= each || !decodes(&s->seat[i]))
+            continue;
+        uint32_t part = aq_seats_part(plan, i);
+        s->seat[i].next = first[part];
+        first[part] = i;
+    }
     for (uint32_t part = 0; part < plan->part_count; part++) {
-        for (uint32_t place = 0; place < s->seated; place++) {
-            uint32_t i = s->order[place].seat;
-            if (i / plan->shape.micro_batch == k && part_of(s, i) == &plan->part[part] &&
-                decodes(&s->seat[i]))
-                call_bound(s, i);
-        }
+        for (uint32_t i = first[part]; i < s->count; i = s->seat[i].next)
+            call_bound(s, i);
     }
 }
 
@@ -792,9 +802,10 @@ static void count_decode(const struct aq_seats *s, const struct aq_seat *t, uint
 {
     const struct aq_plan *plan = s->opts.plan;
     const struct aq_seat_kv *kv = &t->kv[kind];
-    struct aq_kv_policy policy = aq_plan_kind_policy(plan, kind);
-    uint32_t read = policy.read;
-    bool alone = plan->kinds.kind[kind].window || aq_kv_policy_drops(&policy);
+    struct aq_kv_policy room;
+    const struct aq_kv_policy *policy = aq_plan_kind_policy_in(&room, plan, kind);
+    uint32_t read = policy->read;
+    bool alone = plan->kinds.kind[kind].window || aq_kv_policy_drops(policy);
     struct aq_seat_kv at = *kv;
     at.held = kv->start;
     for (uint32_t row = 0; row < t->rows; row++) {
@@ -818,7 +829,8 @@ static void count_kind(const struct aq_seats *s, uint32_t i, uint32_t kind, stru
     const struct aq_seat *t = &s->seat[i];
     const struct aq_seat_kv *kv = &t->kv[kind];
     const struct aq_part *part = part_of(s, i);
-    struct aq_kv_policy policy = aq_plan_kind_policy(plan, kind);
+    struct aq_kv_policy room;
+    const struct aq_kv_policy *policy = aq_plan_kind_policy_in(&room, plan, kind);
     if (t->seen > t->prompt) {
         count_decode(s, t, kind, io);
     } else {
@@ -827,8 +839,8 @@ static void count_kind(const struct aq_seats *s, uint32_t i, uint32_t kind, stru
             aq_seats_key_pairs(t->prompt, window) - aq_seats_key_pairs(aq_seat_shared(t), window);
         if (kv->drops)
             io->stat_key_pairs +=
-                aq_kv_policy_rank_pairs(&policy, &kv->limits, t->prompt, m->head_dim);
-        if (kv->drops && t->copied && aq_kv_policy_sums_all(&policy, &kv->limits, t->prompt))
+                aq_kv_policy_rank_pairs(policy, &kv->limits, t->prompt, m->head_dim);
+        if (kv->drops && t->copied && aq_kv_policy_sums_all(policy, &kv->limits, t->prompt))
             io->stat_key_pairs -= aq_seats_key_pairs(t->copied, 0);
     }
     struct aq_kv_traffic traffic;

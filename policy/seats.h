@@ -77,6 +77,7 @@ struct aq_seat {
     uint32_t rows;         /* in the pass: the prompt's, those of given tokens, one, or 0 */
     uint32_t seen;         /* positions after the pass, kept or not; 0: the prompt is to come */
     uint32_t last;         /* most positions of the sequence */
+    uint32_t next;         /* within a turn: the seat of its part that is bound after it */
     uint64_t bound;        /* the pass that computes its prompt, as aq_seats.pass */
     struct aq_seat_kv *kv; /* [kinds of layers] */
 };
@@ -149,7 +150,7 @@ struct aq_seats {
     bool turned;    /* all micro-batches have turned: the coming pass is about to begin */
     uint64_t steps; /* upper bound of admission's comparisons: the square of the seated sequences,
                        in each kind of layers, for each one that asked; and of looks for rows that
-                       stand side by side: the seated ones, in each part, for each turn */
+                       stand side by side: the seated ones, for each turn */
 };
 
 /* The arrays belong to the caller, who has set them to zero. */
