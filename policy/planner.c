@@ -29,8 +29,6 @@ static const double known_bytes = 0.002;
 /* Prompt tokens of a pass that are tried where the usual number (0) does not fit. */
 static const uint32_t fewer_tokens[] = {0, 1024, 256};
 
-/* ---- shares that can be written down ---- */
-
 /* ---- one candidate ---- */
 
 /* The options with the overhead of the arm's last ledger, if there is one: that of fewer seats is a

@@ -31,7 +31,7 @@ void aq_sample_masked_ids(const struct aq_sequence *s, uint32_t *ret);
 bool aq_sample_has_penalties(const struct aq_sampling *s);
 
 /* Of a temperature above 0 what distances between logits are multiplied by; and how far a candidate
- * may be from the best then, as min_p has it: ln of a share, INFINITY without. */
+ * may be from the best then, as min_p has it: minus ln of that share, INFINITY without. */
 float aq_sample_inverse(const struct aq_sampling *s);
 float aq_sample_reach(const struct aq_sampling *s);
 

@@ -3,7 +3,6 @@
 #include "engine/exec/attend.h"
 
 #include <assert.h>
-#include <string.h>
 
 /* Where positions are those in the cache, the sinks are nearer to a row than in the text. */
 static struct aq_attn_turn turn_of(const struct exec_attend *t, uint32_t i)
