@@ -635,12 +635,24 @@ struct aq_logits {
 AQ_NO_HOLES_END
 typedef void aq_logits_stat_fn(struct aq_exec *ex, const struct aq_logits *l);
 
-/* What candidates weigh in a draw: weight[i] = exp((logits[i] - best) * inverse) in f32, each step
- * rounded, exp() as kernels/cpu/vec.h has it: the same bits for every instruction set, and on a
- * GPU.  best is the largest of the finite logits, inverse finite and above 0; -inf weighs nothing.
- * weight may be logits.  On the calling thread. */
-typedef void aq_weigh_fn(float *weight, const float *logits, uint32_t count, float best,
-                         float inverse);
+/* Candidates of a draw: what is at logits[i] lies (best - logits[i]) * inverse from the best. */
+struct aq_candidates {
+    float *weight;       /* [count], may be logits */
+    const float *logits; /* [count], finite or -inf */
+    uint32_t count;
+    float best;    /* the largest of the finite logits */
+    float inverse; /* of the temperature, finite, above 0 */
+    float reach;   /* the largest distance that is summed; may be infinite */
+    float unit;    /* aq_weight_unit */
+};
+/* What candidates weigh: weight[i] = exp(-distance) in f32, each step rounded, exp() as
+ * kernels/cpu/vec.h has it: the same bits for every instruction set, and on a GPU; -inf weighs
+ * nothing.  Returns the sum of those in reach, in units.  On the calling thread. */
+typedef uint64_t aq_weigh_fn(const struct aq_candidates *c);
+/* The i, ascending, of which least <= weight[i] <= most, into id [count]; returns how many there
+ * are.  On the calling thread. */
+typedef uint32_t aq_weights_between_fn(uint32_t *id, const float *weight, uint32_t count,
+                                       float least, float most);
 /* The units of a weight of 1, in which weights are counted, the rest of a unit cut off: those of
  * all ids sum up to less than 2^63. */
 static inline float aq_weight_unit(uint32_t vocab)
@@ -681,16 +693,17 @@ enum aq_isa {
     ROW(logits_stat, aq_logits)
 
 struct aq_kernels {
-    unsigned isa;                   /* what the CPU's table was filled for */
-    aq_product_fn *product_f32;     /* x f32 */
-    aq_product_fn *product_bf16;    /* x bf16 */
-    aq_product_fn *product_codes;   /* x f32 or bf16, W int8 or int4; the CPU's only */
-    aq_pack_panel_fn *pack_panel;   /* the CPU's only */
-    aq_kv_encode_fn *kv_encode;     /* the CPU's only */
-    aq_kv_bounds_fn *kv_bounds;     /* the CPU's only */
-    aq_kv_choose_fn *kv_choose;     /* the CPU's only */
-    aq_kv_expected_fn *kv_expected; /* the CPU's only */
-    aq_weigh_fn *weigh;             /* the CPU's only */
+    unsigned isa;                           /* what the CPU's table was filled for */
+    aq_product_fn *product_f32;             /* x f32 */
+    aq_product_fn *product_bf16;            /* x bf16 */
+    aq_product_fn *product_codes;           /* x f32 or bf16, W int8 or int4; the CPU's only */
+    aq_pack_panel_fn *pack_panel;           /* the CPU's only */
+    aq_kv_encode_fn *kv_encode;             /* the CPU's only */
+    aq_kv_bounds_fn *kv_bounds;             /* the CPU's only */
+    aq_kv_choose_fn *kv_choose;             /* the CPU's only */
+    aq_kv_expected_fn *kv_expected;         /* the CPU's only */
+    aq_weigh_fn *weigh;                     /* the CPU's only */
+    aq_weights_between_fn *weights_between; /* the CPU's only */
     aq_unpack_fn *unpack;
 #define AQ_KERNELS_MEMBER(name, params) aq_##name##_fn *name;
     AQ_KERNELS(AQ_KERNELS_MEMBER)

@@ -16,6 +16,7 @@ void aq_kernels_cpu(struct aq_kernels *k, unsigned isa)
         .kv_choose = aq_kv_choose_ref,
         .kv_expected = aq_kv_expected_ref,
         .weigh = aq_weigh_ref,
+        .weights_between = aq_weights_between_ref,
         .unpack = aq_unpack_ref,
     };
 #define REFERENCE(name, params) k->name = aq_##name##_ref;
@@ -43,6 +44,7 @@ void aq_kernels_cpu(struct aq_kernels *k, unsigned isa)
         k->kv_choose = aq_kv_choose_avx2;
         k->kv_expected = aq_kv_expected_avx2;
         k->weigh = aq_weigh_avx2;
+        k->weights_between = aq_weights_between_avx2;
         k->unpack = aq_unpack_avx2;
     }
 #endif
@@ -67,6 +69,7 @@ void aq_kernels_cpu(struct aq_kernels *k, unsigned isa)
         k->kv_choose = aq_kv_choose_avx512;
         k->kv_expected = aq_kv_expected_avx512;
         k->weigh = aq_weigh_avx512;
+        k->weights_between = aq_weights_between_avx512;
         k->unpack = aq_unpack_avx512;
     }
 #endif

@@ -3,9 +3,10 @@
  * whole units (aq_weight_unit): their sums are exact in whatever order they are made, so that a
  * GPU, which finds tokens by sums alone (kernels/cuda/sample.cu), draws the same.
  *
- * Without truncation candidates stand in the order of their ids.  Else they stand best first, which
- * takes no sorting of the vocabulary: their weights are summed by the distance from the best, and
- * only where a sum passes its limit are candidates of one distance, about, put in order. */
+ * Candidates stand in the order of their ids, with min_p those that it leaves.  With top_p or top_k
+ * they stand best first, which takes no sorting of the vocabulary: their weights are summed by the
+ * distance from the best, and only where a sum passes its limit are candidates of one distance,
+ * about, put in order. */
 #include "engine/compute/sample.h"
 
 #include "base/prng.h"
@@ -252,23 +253,27 @@ static inline uint64_t units(const struct draw *d, float weight)
     return (uint64_t)(int64_t)(weight * d->unit);
 }
 
-static uint64_t weigh(const struct draw *d, const float *logits, uint32_t count)
+/* Returns the sum of those within `reach` of the best. */
+static uint64_t weigh(const struct draw *d, const float *logits, uint32_t count, float reach)
 {
-    float *weight = d->work->weight;
-    uint64_t total = 0;
-    d->work->weigh(weight, logits, count, d->best, d->inverse);
-    for (uint32_t i = 0; i < count; i++)
-        total += units(d, weight[i]);
-    return total;
+    const struct aq_candidates c = {.weight = d->work->weight,
+                                    .logits = logits,
+                                    .count = count,
+                                    .best = d->best,
+                                    .inverse = d->inverse,
+                                    .reach = reach,
+                                    .unit = d->unit};
+    return d->work->kernels->weigh(&c);
 }
 
-/* Among all, in the order of their ids. */
-static uint32_t draw_any(const struct draw *d)
+/* Among all within reach, in the order of their ids. */
+static uint32_t draw_near(const struct draw *d)
 {
-    uint64_t left = limit_of(d->u, weigh(d, d->logits, d->count));
+    uint64_t left = limit_of(d->u, weigh(d, d->logits, d->count, d->reach));
     uint32_t id = 0;
     for (;; id++) {
-        uint64_t of = units(d, d->work->weight[id]);
+        bool near = distance(d, d->logits[id]) <= d->reach;
+        uint64_t of = near ? units(d, d->work->weight[id]) : 0;
         if (left < of)
             return id;
         left -= of;
@@ -283,7 +288,7 @@ static uint32_t draw_of_best(const struct draw *d)
     count = select_best(id, count, d->logits, d->count);
     for (uint32_t i = 0; i < count; i++)
         weight[i] = d->logits[id[i]];
-    uint64_t total = weigh(d, weight, count), sum = 0;
+    uint64_t total = weigh(d, weight, count, INFINITY), sum = 0;
     uint64_t share = d->p->top_p < 1 ? share_of(d->p->top_p, total) : total;
     uint32_t kept = 0;
     while (kept < count && sum < share && distance(d, d->logits[id[kept]]) <= d->reach)
@@ -297,12 +302,11 @@ static uint32_t draw_of_best(const struct draw *d)
     }
 }
 
-/* Sums of weights by distance: rings of a sixteenth, and parts of one ring.  Beyond 35 nothing
- * weighs a unit.  Candidates next to each other go to different sums, since an addition waits for
- * the one before it to the same ring. */
-enum { RINGS_A_UNIT = 16, RINGS = 36 * RINGS_A_UNIT, PARTS = 64, SETS = 4 };
+/* Sums of weights by distance: rings, so narrow that neighbours seldom wait for each other's
+ * addition, and parts of one ring.  Beyond 35 nothing weighs a unit. */
+enum { RINGS_A_UNIT = 256, RINGS = 36 * RINGS_A_UNIT, PARTS = 64, FLIGHT = 16 };
 struct rings {
-    uint64_t sum[RINGS][SETS];
+    uint64_t sum[RINGS];
 };
 
 /* Its distance in rings: exact, since what differs from distance() is a power of two. */
@@ -328,13 +332,10 @@ static inline uint32_t part_of(const struct draw *d, float logit, uint32_t ring)
 static uint32_t pick_ring(const struct draw *d, uint32_t ring)
 {
     const float near = 1.0001f, *weight = d->work->weight;
-    uint32_t *id = d->work->id, all = d->count, count = 0, exact = 0;
+    uint32_t *id = d->work->id, exact = 0;
     float most = near * expf(-(float)ring / RINGS_A_UNIT);
     float least = ring < RINGS - 1 ? expf(-(float)(ring + 1) / RINGS_A_UNIT) / near : FLT_MIN;
-    for (uint32_t i = 0; i < all; i++) {
-        id[count] = i;
-        count += (uint32_t)(weight[i] >= least) & (uint32_t)(weight[i] <= most);
-    }
+    uint32_t count = d->work->kernels->weights_between(id, weight, d->count, least, most);
     for (uint32_t i = 0; i < count; i++) {
         id[exact] = id[i];
         exact += ring_of(d, d->logits[id[i]]) == ring;
@@ -367,8 +368,8 @@ static uint64_t pass(const struct draw *d, const struct rings *rings, uint64_t l
 {
     uint32_t *id = d->work->id, ring = 0;
     uint64_t sum = 0;
-    for (; sum + rings->sum[ring][0] <= limit; ring++)
-        sum += rings->sum[ring][0];
+    for (; sum + rings->sum[ring] <= limit; ring++)
+        sum += rings->sum[ring];
     uint32_t count = pick_part(d, ring, pick_ring(d, ring), limit, &sum);
     sort_best(d->logits, id, count);
     for (uint32_t i = 0;; i++) {
@@ -379,40 +380,34 @@ static uint64_t pass(const struct draw *d, const struct rings *rings, uint64_t l
     }
 }
 
-/* Weighs all, and sums by ring, into the first of its sums; returns the sum of all. */
+/* Sums the weights by ring; returns the sum of all. */
 static uint64_t fill_rings(const struct draw *d, struct rings *ret)
 {
     const float *weight = d->work->weight, *logits = d->logits;
     uint64_t total = 0;
-    uint32_t i = 0;
-    d->work->weigh(d->work->weight, logits, d->count, d->best, d->inverse);
+    uint32_t i = 0, ring[FLIGHT];
     memset(ret, 0, sizeof(*ret));
-    for (; i + SETS <= d->count; i += SETS) {
-        for (uint32_t n = 0; n < SETS; n++)
-            ret->sum[ring_of(d, logits[i + n])][n] += units(d, weight[i + n]);
+    for (; i + FLIGHT <= d->count; i += FLIGHT) {
+        for (uint32_t n = 0; n < FLIGHT; n++)
+            ring[n] = ring_of(d, logits[i + n]);
+        for (uint32_t n = 0; n < FLIGHT; n++)
+            ret->sum[ring[n]] += units(d, weight[i + n]);
     }
     for (; i < d->count; i++)
-        ret->sum[ring_of(d, logits[i])][0] += units(d, weight[i]);
-    for (uint32_t ring = 0; ring < RINGS; ring++) {
-        for (uint32_t n = 1; n < SETS; n++)
-            ret->sum[ring][0] += ret->sum[ring][n];
-        total += ret->sum[ring][0];
-    }
+        ret->sum[ring_of(d, logits[i])] += units(d, weight[i]);
+    for (uint32_t r = 0; r < RINGS; r++)
+        total += ret->sum[r];
     return total;
 }
 
-/* Among all, best first: of top_p and min_p that counts which keeps less. */
+/* Among those that top_p keeps, best first: what min_p leaves of them, which are the first. */
 static uint32_t draw_nearest(const struct draw *d)
 {
     struct rings rings;
-    uint64_t total = fill_rings(d, &rings), near = 0;
+    uint64_t near = weigh(d, d->logits, d->count, d->reach), total = fill_rings(d, &rings);
     uint32_t id;
-    if (d->p->top_p < 1)
-        total = pass(d, &rings, share_of(d->p->top_p, total) - 1, &id);
-    for (uint32_t i = 0; i < d->count && d->reach < INFINITY; i++)
-        near += distance(d, d->logits[i]) <= d->reach ? units(d, d->work->weight[i]) : 0;
-    total = d->reach < INFINITY && near < total ? near : total;
-    pass(d, &rings, limit_of(d->u, total), &id);
+    total = pass(d, &rings, share_of(d->p->top_p, total) - 1, &id);
+    pass(d, &rings, limit_of(d->u, near < total ? near : total), &id);
     return id;
 }
 
@@ -446,5 +441,5 @@ uint32_t aq_sample_token(const struct aq_sequence *s, const float *logits,
         .u = aq_prng_uniform(p->seed, p->record_hash, (uint64_t)p->choice << 32 | s->token_count)};
     if (p->top_k > 0)
         return draw_of_best(&d);
-    return p->top_p < 1 || p->min_p > 0 ? draw_nearest(&d) : draw_any(&d);
+    return p->top_p < 1 ? draw_nearest(&d) : draw_near(&d);
 }

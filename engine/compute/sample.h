@@ -8,11 +8,11 @@
 #include "engine/sequence.h"
 #include "kernels/kernels.h"
 
-/* Scratch of one worker, [vocab] each, and what weighs candidates. */
+/* Scratch of one worker, [vocab] each, and the CPU's kernels, which weigh candidates. */
 struct aq_sample_work {
     uint32_t *id;
     float *weight, *logits;
-    aq_weigh_fn *weigh;
+    const struct aq_kernels *kernels;
 };
 
 /* The next token of s.  logits [vocab] are raw and stay untouched; stat is theirs.

@@ -468,7 +468,7 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
         .cuda = e->compute_cuda,
         .host_compute = e->host_exec ? &e->host_compute : NULL,
         .pool = e->pool,
-        .weigh = e->kernels.weigh,
+        .kernels = &e->kernels,
         .block = &e->block,
         .refill = e->opts.refill,
         .share_prefixes = aq_planned_shares(&e->opts),

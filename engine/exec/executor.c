@@ -140,7 +140,7 @@ static int take_buffers(struct aq_executor *x, struct aq_err *reterr)
         return rc;
     x->sampler.weight = (float *)(x->sampler.id + ids);
     x->sampler.logits = x->sampler.weight + ids;
-    x->sampler.weigh = x->opts.weigh;
+    x->sampler.kernels = x->opts.kernels;
     x->tile_norm = x->tiles;
     x->tile_inner = (uint8_t *)x->tiles + tiles.norm;
     x->tile_rotary = (uint8_t *)x->tile_inner + tiles.inner;

@@ -30,8 +30,24 @@ void aq_logits_stat_ref(struct aq_exec *ex, const struct aq_logits *l)
     aq_pool_run(aq_exec_pool(ex), stat_row, (void *)l, l->rows);
 }
 
-void aq_weigh_ref(float *weight, const float *logits, uint32_t count, float best, float inverse)
+uint64_t aq_weigh_ref(const struct aq_candidates *c)
 {
-    for (uint32_t i = 0; i < count; i++)
-        weight[i] = aq_exp((logits[i] - best) * inverse);
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < c->count; i++) {
+        float far = (c->best - c->logits[i]) * c->inverse;
+        c->weight[i] = aq_exp(-far);
+        sum += far <= c->reach ? (uint64_t)(int64_t)(c->weight[i] * c->unit) : 0;
+    }
+    return sum;
+}
+
+uint32_t aq_weights_between_ref(uint32_t *id, const float *weight, uint32_t count, float least,
+                                float most)
+{
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (weight[i] >= least && weight[i] <= most)
+            id[found++] = i;
+    }
+    return found;
 }

@@ -128,18 +128,49 @@ void VEC_VERSION(logits_stat)(struct aq_exec *ex, const struct aq_logits *l)
     }
 }
 
-VEC_FN vec weights_of(vec logits, float best, float inverse)
+/* Distances as minus themselves, which is exact. */
+VEC_FN vec near_of(const struct aq_candidates *c, vec logits)
 {
-    return vec_exp(vec_mul(vec_sub(logits, vec_set(best)), vec_set(inverse)));
+    return vec_mul(vec_sub(logits, vec_set(c->best)), vec_set(c->inverse));
 }
 
-void VEC_VERSION(weigh)(float *weight, const float *logits, uint32_t count, float best,
-                        float inverse)
+VEC_FN vec_long add_units(const struct aq_candidates *c, vec_long sum, vec near, vec weight)
 {
-    uint32_t i = 0;
-    for (; i + VEC_LANES <= count; i += VEC_LANES)
-        vec_store(weight + i, weights_of(vec_load(logits + i), best, inverse));
-    if (i < count)
-        vec_store_n(weight + i, weights_of(vec_load_n(logits + i, count - i), best, inverse),
-                    count - i);
+    vec_mask out = vec_less(near, vec_set(-c->reach));
+    return vec_long_add_whole(sum, vec_zero_where(out, vec_mul(weight, vec_set(c->unit))));
+}
+
+uint64_t VEC_VERSION(weigh)(const struct aq_candidates *c)
+{
+    vec_long sum = vec_long_zero();
+    uint32_t i = 0, rest = c->count % VEC_LANES;
+    for (; i < c->count - rest; i += VEC_LANES) {
+        vec near = near_of(c, vec_load(c->logits + i)), weight = vec_exp(near);
+        vec_store(c->weight + i, weight);
+        sum = add_units(c, sum, near, weight);
+    }
+    if (rest) {
+        vec logits = vec_select(vec_first(rest), vec_load_n(c->logits + i, rest),
+                                vec_set(-INFINITY)); /* weighs nothing */
+        vec near = near_of(c, logits), weight = vec_exp(near);
+        vec_store_n(c->weight + i, weight, rest);
+        sum = add_units(c, sum, near, weight);
+    }
+    return vec_long_sum(sum);
+}
+
+uint32_t VEC_VERSION(weights_between)(uint32_t *id, const float *weight, uint32_t count,
+                                      float least, float most)
+{
+    const vec low = vec_set(least), high = vec_set(most);
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < count; i += VEC_LANES) {
+        uint32_t n = count - i;
+        vec v = n < VEC_LANES ? vec_load_n(weight + i, n) : vec_load(weight + i);
+        uint32_t out = vec_mask_bits(vec_either(vec_less(v, low), vec_less(high, v)));
+        uint32_t in = ~out & (n < VEC_LANES ? (1u << n) - 1 : (1u << VEC_LANES) - 1);
+        for (; in; in &= in - 1)
+            id[found++] = i + (uint32_t)__builtin_ctz(in);
+    }
+    return found;
 }

@@ -206,6 +206,39 @@ VEC_FN uint32_t vec_count(vec_mask m)
 {
     return (uint32_t)__builtin_popcount((unsigned)_mm256_movemask_ps(m));
 }
+/* Bit i is lane i. */
+VEC_FN uint32_t vec_mask_bits(vec_mask m)
+{
+    return (uint32_t)_mm256_movemask_ps(m);
+}
+
+/* ---- sums of whole numbers of 64 bits, each of two lanes ---- */
+
+typedef __m256i vec_long;
+
+VEC_FN vec_long vec_long_zero(void)
+{
+    return _mm256_setzero_si256();
+}
+/* Numbers below 2^51, the rest of 1 cut off: added to 2^52, they are the lowest bits. */
+VEC_FN vec_long vec_long_whole(__m128 a)
+{
+    const __m256d high = _mm256_set1_pd(0x1p52);
+    __m256d whole = _mm256_round_pd(_mm256_cvtps_pd(a), _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+    return _mm256_sub_epi64(_mm256_castpd_si256(_mm256_add_pd(whole, high)),
+                            _mm256_castpd_si256(high));
+}
+/* Adds a's lanes, which are from 0 to below 2^51, the rest of 1 cut off. */
+VEC_FN vec_long vec_long_add_whole(vec_long sum, vec a)
+{
+    sum = _mm256_add_epi64(sum, vec_long_whole(_mm256_castps256_ps128(a)));
+    return _mm256_add_epi64(sum, vec_long_whole(_mm256_extractf128_ps(a, 1)));
+}
+VEC_FN uint64_t vec_long_sum(vec_long a)
+{
+    __m128i s = _mm_add_epi64(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    return (uint64_t)_mm_cvtsi128_si64(s) + (uint64_t)_mm_extract_epi64(s, 1);
+}
 
 /* ---- codes ---- */
 

@@ -156,6 +156,30 @@ VEC_FN uint32_t vec_count(vec_mask m)
 {
     return (uint32_t)__builtin_popcount(m);
 }
+/* Bit i is lane i. */
+VEC_FN uint32_t vec_mask_bits(vec_mask m)
+{
+    return m;
+}
+
+/* ---- sums of whole numbers of 64 bits, each of two lanes ---- */
+
+typedef __m512i vec_long;
+
+VEC_FN vec_long vec_long_zero(void)
+{
+    return _mm512_setzero_si512();
+}
+/* Adds a's lanes, which are from 0 to below 2^51, the rest of 1 cut off. */
+VEC_FN vec_long vec_long_add_whole(vec_long sum, vec a)
+{
+    sum = _mm512_add_epi64(sum, _mm512_cvttps_epi64(_mm512_castps512_ps256(a)));
+    return _mm512_add_epi64(sum, _mm512_cvttps_epi64(_mm512_extractf32x8_ps(a, 1)));
+}
+VEC_FN uint64_t vec_long_sum(vec_long a)
+{
+    return (uint64_t)_mm512_reduce_add_epi64(a);
+}
 
 VEC_FN vec_int vec_int_set(int32_t a)
 {

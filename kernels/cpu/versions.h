@@ -26,6 +26,7 @@ aq_kv_bounds_fn aq_kv_bounds_ref, aq_kv_bounds_avx2, aq_kv_bounds_avx512;
 aq_kv_choose_fn aq_kv_choose_ref, aq_kv_choose_avx2, aq_kv_choose_avx512;
 aq_kv_expected_fn aq_kv_expected_ref, aq_kv_expected_avx2, aq_kv_expected_avx512;
 aq_weigh_fn aq_weigh_ref, aq_weigh_avx2, aq_weigh_avx512;
+aq_weights_between_fn aq_weights_between_ref, aq_weights_between_avx2, aq_weights_between_avx512;
 aq_unpack_fn aq_unpack_ref, aq_unpack_avx2, aq_unpack_avx512, aq_unpack_avx512bf16;
 
 /* Whether tiles compute as the manual says (tiles_emulated.h): a hypervisor may have it wrong. */

@@ -3,7 +3,7 @@
  * engine/compute/sample.h.  A block of threads per row.
  *
  * Nothing is sorted.  Every logit has a place: by logit and then by id, best first, or by id alone
- * where nothing is truncated.  Which candidate ends the best k, or reaches top_p, or is drawn, is
+ * without top_k and top_p.  Which candidate ends the best k, or reaches top_p, or is drawn, is
  * the first place up to which a sum passes a limit; it is found digit by digit, the sums of the 16
  * values of a digit at a time.  Weights are whole units (kernels.h): their sums are exact, in
  * whatever order, and a row's token depends on nothing but the row, nor on where it is chosen. */
@@ -290,7 +290,7 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 1)
                     INFINITY,
                     unit,
                     UINT64_MAX,
-                    d->top_k || d->top_p < 1 || d->reach < INFINITY};
+                    d->top_k || d->top_p < 1};
     if (d->given == AQ_CUDA_CHOOSE && token >= d->id_end)
         token = best_of(&r, s);
     r.best = r.logits[token];

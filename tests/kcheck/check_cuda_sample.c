@@ -142,7 +142,7 @@ static void check_tokens(struct kc *kc, uint32_t vocab, enum kc_fill fill, uint3
     x.before = kc_bytes(kc, sizeof(float) * 2 * IDS * ROWS);
     struct aq_sample_work work = {kc_bytes(kc, vocab * sizeof(*work.id)),
                                   kc_bytes(kc, vocab * sizeof(*work.weight)),
-                                  kc_bytes(kc, vocab * sizeof(*work.logits)), kc_ref(kc)->weigh};
+                                  kc_bytes(kc, vocab * sizeof(*work.logits)), kc_ref(kc)};
     struct aq_cuda_choice *got = kc_bytes(kc, ROWS * sizeof(*got));
     struct aq_logits_stat raw[ROWS], now[ROWS];
     struct expected want;

@@ -71,6 +71,7 @@ static void check_one(struct kc *kc, enum kc_fill fill, uint32_t rows, uint32_t 
 static void check_weights(struct kc *kc, enum kc_fill fill, uint32_t vocab)
 {
     static const float inverse[] = {1, 0.01f, 1.4285715f, 100, FLT_MAX};
+    static const float reach[] = {0, 0.01f, 3, INFINITY};
     float by = inverse[kc_below(kc, AQ_ARRAY_LEN(inverse))], best = -INFINITY;
     float *x = kc_in(kc, AQ_F32, fill, 1, vocab, vocab);
     float *want = kc_bytes(kc, vocab * sizeof(*want)), *got = kc_bytes(kc, vocab * sizeof(*got));
@@ -79,16 +80,47 @@ static void check_weights(struct kc *kc, enum kc_fill fill, uint32_t vocab)
         best = fmaxf(best, x[i]);
     }
     best = best > -INFINITY ? best : 0;
-    kc_ref(kc)->weigh(want, x, vocab, best, by);
-    kc_new(kc)->weigh(got, x, vocab, best, by);
+    struct aq_candidates c = {.logits = x,
+                              .count = vocab,
+                              .best = best,
+                              .inverse = by,
+                              .reach = reach[kc_below(kc, AQ_ARRAY_LEN(reach))],
+                              .unit = aq_weight_unit(vocab)};
+    c.weight = want;
+    uint64_t sum = kc_ref(kc)->weigh(&c);
+    c.weight = got;
+    kc_expect(kc, kc_new(kc)->weigh(&c) == sum, "another sum than the reference's");
     kc_expect(kc, memcmp(got, want, vocab * sizeof(*want)) == 0, "other bits than the reference's");
+    uint64_t exact_sum = 0;
     for (uint32_t i = 0; i < vocab; i++) {
         double far = (double)((best - x[i]) * by), exact = exp(-far);
         kc_expect(kc, fabs(want[i] - exact) <= 0x1p-23 * exact + 0x1p-125,
                   "weight %u is %.9g, expected %.9g", i, want[i], exact);
+        exact_sum += far <= c.reach ? (uint64_t)(want[i] * c.unit) : 0;
     }
-    kc_new(kc)->weigh(x, x, vocab, best, by); /* in place */
+    kc_expect(kc, sum == exact_sum, "the sum is %llu units, expected %llu", (unsigned long long)sum,
+              (unsigned long long)exact_sum);
+    c.weight = x; /* in place */
+    kc_expect(kc, kc_new(kc)->weigh(&c) == sum, "another sum in place");
     kc_expect(kc, memcmp(x, want, vocab * sizeof(*want)) == 0, "other bits in place");
+}
+
+static void check_between(struct kc *kc, enum kc_fill fill, uint32_t count)
+{
+    float *x = kc_in(kc, AQ_F32, fill, 1, count, count);
+    float a = x[kc_below(kc, count)], b = x[kc_below(kc, count)]; /* borders belong to it */
+    float least = fminf(a, b), most = fmaxf(a, b);
+    uint32_t *want = kc_bytes(kc, count * sizeof(*want)), *got = kc_bytes(kc, count * sizeof(*got));
+    uint32_t found = kc_ref(kc)->weights_between(want, x, count, least, most), n = 0;
+    kc_expect(kc, kc_new(kc)->weights_between(got, x, count, least, most) == found,
+              "another number than the reference's");
+    kc_expect(kc, memcmp(got, want, found * sizeof(*want)) == 0, "other ids");
+    for (uint32_t i = 0; i < count; i++) {
+        bool in = least <= x[i] && x[i] <= most;
+        kc_expect(kc, !in || (n < found && want[n] == i), "%u is left out", i);
+        n += in;
+    }
+    kc_expect(kc, n == found, "%u ids, expected %u", found, n);
 }
 
 static void check(struct kc *kc)
@@ -106,6 +138,9 @@ static void check(struct kc *kc)
         for (uint32_t fill = 0; fill <= KC_NONFINITE; fill++) {
             if (kc_begin(kc, KC_SLOT(weigh), "weigh_%u_%s", vocabs[i], kc_fill_name(fill)))
                 check_weights(kc, fill, vocabs[i]);
+            if (fill < KC_NONFINITE && kc_begin(kc, KC_SLOT(weights_between), "between_%u_%s",
+                                                vocabs[i], kc_fill_name(fill)))
+                check_between(kc, fill, vocabs[i]);
         }
     }
 }

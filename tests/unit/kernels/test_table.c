@@ -19,6 +19,7 @@ static void every_mask_gives_a_complete_table(void **state)
         assert_non_null(k.kv_bounds);
         assert_non_null(k.kv_choose);
         assert_non_null(k.weigh);
+        assert_non_null(k.weights_between);
         assert_non_null(k.unpack);
         assert_non_null(k.rotate);
         assert_non_null(k.attn_decode);

@@ -53,7 +53,7 @@ static struct rig *open_rig(uint64_t seed)
 
 static uint32_t sample(struct rig *r)
 {
-    struct aq_sample_work work = {r->id, r->weight, r->copy, r->kernels.weigh};
+    struct aq_sample_work work = {r->id, r->weight, r->copy, &r->kernels};
     float before[VOCAB];
     memcpy(before, r->logits, sizeof(before));
     uint32_t token = aq_sample_token(&r->s, r->logits, &r->stat, VOCAB, &work);
@@ -153,7 +153,7 @@ static void draws_stay_within_the_truncation(void **state)
 static uint32_t token_by_sorting(const struct rig *r)
 {
     const struct aq_sampling *p = &r->s.sampling;
-    bool ordered = p->top_k || p->top_p < 1 || p->min_p > 0;
+    bool ordered = p->top_k || p->top_p < 1;
     float inverse = aq_sample_inverse(p), reach = aq_sample_reach(p), unit = aq_weight_unit(VOCAB);
     uint32_t order[VOCAB], count = p->top_k && p->top_k < VOCAB ? p->top_k : VOCAB, kept = 0;
     uint64_t weight[VOCAB], total = 0, sum = 0;
@@ -166,10 +166,15 @@ static uint32_t token_by_sorting(const struct rig *r)
         weight[i] = (uint64_t)(aq_exp((r->logits[order[i]] - r->stat.max) * inverse) * unit);
         total += weight[i];
     }
-    for (; kept < count && (p->top_p >= 1 || !kept || (double)sum < p->top_p * (double)total) &&
-           (r->stat.max - r->logits[order[kept]]) * inverse <= reach;
+    for (; kept < count && (p->top_p >= 1 || !kept || (double)sum < p->top_p * (double)total);
          kept++)
         sum += weight[kept];
+    for (uint32_t i = 0; i < kept; i++) {
+        if ((r->stat.max - r->logits[order[i]]) * inverse > reach) {
+            sum -= weight[i];
+            weight[i] = 0;
+        }
+    }
     double u = aq_prng_uniform(p->seed, p->record_hash, (uint64_t)p->choice << 32);
     uint64_t limit = (uint64_t)(u * (double)sum), passed = 0;
     for (uint32_t i = 0; i < kept; i++) {
