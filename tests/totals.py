@@ -4,8 +4,8 @@
 
 Reads BUILDS/*/meson-logs/testlog*.json and BUILDS/*.failed (a build that did not come to be).  A
 cmocka program counts as its tests, any other as one.  What failed is told with the lines that say
-why, since its logs may be gone with the machine that made them.  The last line is "N passed, N failed"; exit
-status 1 when anything failed or nothing ran.
+why, since its logs may be gone with the machine that made them.  Tests that took longest are named, for whoever
+makes them shorter.  The last line is "N passed, N failed"; exit status 1 when anything failed or nothing ran.
 """
 import glob
 import json
@@ -21,6 +21,7 @@ SKIPPED = re.compile(r"\[  SKIPPED \] (\d+) test\(s\)")
 # Lines that say why a program failed: of cmocka, Python, sanitizers and libFuzzer.
 REASON = re.compile(r"FAIL|[Ee]rror\b|ERROR|assert|SUMMARY|Base64|^\s+#[0-6] ")
 REASON_FIRST, REASON_LAST, REASON_WIDTH = 8, 4, 400
+LONGEST = 12
 
 
 def reason(test):
@@ -55,25 +56,29 @@ def count(test):
 def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
-    sums, failures = [0, 0, 0], []
+    sums, failures, times = [0, 0, 0], [], []
     for path in sorted(glob.glob(os.path.join(sys.argv[1], "*", "meson-logs", "testlog*.json"))):
         build = os.path.relpath(path, sys.argv[1]).split(os.sep)[0]
-        here = [0, 0, 0]
+        here, taken = [0, 0, 0], 0
         with open(path, encoding="utf-8", errors="replace") as f:
             for test in map(json.loads, f):
                 numbers = count(test)
                 here = [a + b for a, b in zip(here, numbers)]
+                seconds = test.get("duration", 0)
+                taken += seconds
+                times.append((seconds, f"{build} {test['name'].split(' / ')[-1]}"))
                 if numbers[1]:
                     head = f"{build}: {test['name']}: {test['result']}"
                     failures.append("\n    ".join([head] + reason(test)))
                 elif test["result"] == "SKIP":
                     print(f"skipped: {build}: {test['name']}")
-        print(f"{build}: {here[0]} passed, {here[1]} failed, {here[2]} skipped")
+        print(f"{build}: {here[0]} passed, {here[1]} failed, {here[2]} skipped, {taken:.0f} s of tests")
         sums = [a + b for a, b in zip(sums, here)]
     for path in sorted(glob.glob(os.path.join(sys.argv[1], "*.failed"))):
         with open(path, encoding="utf-8") as f:
             failures.append(f.read().strip())
         sums[1] += 1
+    print("longest: " + ", ".join(f"{name} {seconds:.0f} s" for seconds, name in sorted(times)[:-LONGEST - 1:-1]))
     for failure in failures:
         print(f"FAILED: {failure}")
     if sums[0] == 0:

@@ -7,6 +7,9 @@
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
+#if AQ_ADDRESS_SANITIZED
+#include <sanitizer/asan_interface.h>
+#endif
 
 enum { NO_TILE = UINT32_MAX };
 
@@ -297,6 +300,39 @@ static void cut_panels(struct job *j, uint32_t threads)
     }
 }
 
+/* Under AddressSanitizer steps are not instrumented (kernels/meson.build): what they may touch is
+ * looked at as a whole, and a byte that they may not is touched here, for the sanitizer's own
+ * report. */
+static void may_touch(const void *at, size_t bytes)
+{
+#if AQ_ADDRESS_SANITIZED
+    const volatile char *bad = __asan_region_is_poisoned((void *)at, bytes);
+    if (bad)
+        (void)*bad;
+#endif
+}
+
+static void look_at_product(const struct aq_product *p, bool codes)
+{
+    size_t x_bytes = aq_dtype_bytes(p->x_dtype), y_bytes = aq_dtype_bytes(p->y_dtype);
+    for (uint32_t r = 0; r < p->m && !codes; r++)
+        may_touch((const char *)p->x + r * p->x_stride * x_bytes, p->k * x_bytes);
+    for (uint32_t i = 0; i < p->segment_count; i++) {
+        const struct aq_segment *s = &p->segments[i];
+        may_touch(s->panels, aq_panel_count(s->rows) * aq_panel_bytes(p->w_dtype, p->k));
+        if (p->bias)
+            may_touch(p->bias + s->column, s->rows * sizeof(*p->bias));
+        for (uint32_t r = 0; r < p->m; r++)
+            may_touch((char *)p->y + (r * p->y_stride + s->column) * y_bytes, s->rows * y_bytes);
+    }
+}
+
+static void look_at_unpack(const struct aq_unpack *u)
+{
+    may_touch(u->src, u->panels * aq_panel_bytes(u->src_dtype, u->k));
+    may_touch(u->dst, u->panels * aq_panel_bytes(u->dst_dtype, u->k));
+}
+
 void aq_gemm_run(struct aq_exec *ex, const struct aq_product *p, const struct aq_gemm_ops *ops)
 {
     assert(p->w_layout == aq_layout_cpu(p->w_dtype));
@@ -309,6 +345,8 @@ void aq_gemm_run(struct aq_exec *ex, const struct aq_product *p, const struct aq
         j.panel_count += aq_panel_count(p->segments[i].rows);
     if (!p->m || !j.panel_count)
         return;
+    if (AQ_ADDRESS_SANITIZED)
+        look_at_product(p, ops->code_bytes > 0);
     uint32_t threads = aq_pool_threads(aq_exec_pool(ex));
     /* f32 weights of a bf16 product are rounded even where the arithmetic is f32. */
     j.convert = ops->code_bytes || p->w_dtype != ops->compute || (j.widen && p->w_dtype == AQ_F32);
@@ -356,6 +394,8 @@ void aq_gemm_unpack(struct aq_exec *ex, const struct aq_unpack *u, const struct 
     assert(u->dst_dtype == AQ_F32 || u->dst_dtype == AQ_BF16);
     assert(u->dst_dtype == AQ_BF16 || ops->compute == AQ_F32);
     assert(aq_exec_scratch_size(ex) >= (size_t)UNPACK_K * AQ_PANEL_ROWS * sizeof(float));
+    if (AQ_ADDRESS_SANITIZED)
+        look_at_unpack(u);
     struct unpack_job j = {.ex = ex, .u = u, .ops = ops};
     j.tiles_per_panel = (uint32_t)aq_div_up(u->k, UNPACK_K);
     aq_pool_run(aq_exec_pool(ex), unpack_tile, &j, u->panels * j.tiles_per_panel);

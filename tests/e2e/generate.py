@@ -94,6 +94,8 @@ class Generate(Rig):
     def test_greedy_tokens_under_h2o_are_the_golden_ones(self):
         with open(os.path.join(MODEL, "golden", "h2o_greedy.json"), encoding="utf-8") as f:
             want = json.load(f)
+        if "ASAN_OPTIONS" in os.environ:  # a short prompt and two that lose keys
+            want = want[4:8:2] + want[-1:]
         self.write({"id": i, "prompt": g["prompt_ids"]} for i, g in enumerate(want))
         words = ("--compute", "f32", "--kv-format", "f32", "--max-tokens", "64", "--ignore-eos", "--kv-policy", "h2o",
                  "--overwrite")

@@ -9,7 +9,8 @@ import sys
 
 FOUND = {"overflow": "runtime error: signed integer overflow",
          "beyond": "AddressSanitizer: heap-buffer-overflow",
-         "leak": "LeakSanitizer: detected memory leaks"}
+         "leak": "LeakSanitizer: detected memory leaks",
+         **{array: "AddressSanitizer: heap-buffer-overflow" for array in ("x", "w", "bias", "y")}}
 
 for what in ("nothing", *FOUND):
     done = subprocess.run([sys.argv[1], what], capture_output=True, text=True)
