@@ -272,8 +272,9 @@ static uint32_t draw_near(const struct draw *d)
     uint64_t left = limit_of(d->u, weigh(d, d->logits, d->count, d->reach));
     uint32_t id = 0;
     for (;; id++) {
-        bool near = distance(d, d->logits[id]) <= d->reach;
-        uint64_t of = near ? units(d, d->work->weight[id]) : 0;
+        /* no jump: which ones are near is hard to foretell */
+        uint64_t near = distance(d, d->logits[id]) <= d->reach;
+        uint64_t of = units(d, d->work->weight[id]) * near;
         if (left < of)
             return id;
         left -= of;
