@@ -63,8 +63,7 @@ build_sanitized() {
 }
 
 # What starts threads: pools, io engines, lanes, transfers, the engine over them, the writer and the
-# job around it; no more is built, and kernels for one level of instructions: who shares what is the
-# same on each.
+# job around it; no more is built.
 threads="base completions io xfer xfer_swarm disk disk_lane device engine placement host_products
 trace writer session interrupt pack"
 build_threads() {
@@ -73,7 +72,7 @@ build_threads() {
         programs="$programs tests/test_$name"
     done
     build threads "$programs" -Dwerror=true -Dbuildtype=debugoptimized -Db_sanitize=thread \
-        -Db_lundef=false -Disa=avx2
+        -Db_lundef=false
 }
 
 # No fuzz target computes: the vector kernels, slow to compile instrumented, stay out.
