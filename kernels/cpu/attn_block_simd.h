@@ -25,11 +25,11 @@
 enum {
     BLOCK_VECS = BLOCK_SLOTS / VEC_LANES,
     QUERIES_MAX = AQ_ATTN_JOINT_QUERIES,
-    /* Queries worked on together, so that each vector of K and V is loaded once for all of them. */
+    /* Queries worked on together at most, so that each vector of K and V is loaded once for all. */
     QUERIES_WIDE = VEC_LANES / 4,
-    /* Vectors of an output kept in registers at a time: for one query, and for each of several. */
+    /* Vectors of outputs kept in registers at a time: of one query, and of several in all. */
     VECS_ONE = 8,
-    VECS_WIDE = VEC_LANES / 4,
+    VECS_WIDE = VEC_LANES * VEC_LANES / 16,
     SUMS_MAX = 16,
 };
 
@@ -41,7 +41,7 @@ struct decode {
     float *weight;   /* [heads][count][VEC_LANES]: sums of exp(), by lane */
     float *p;        /* [VEC_LANES][BLOCK_SLOTS]: scores of a step, then their exp() */
     float *offset;   /* [heads][count][VEC_LANES]: sums of weight times V's minimum, by lane */
-    float *q_scaled; /* [QUERIES_WIDE][dim_pad]: queries that are turned back */
+    float *q_turned; /* [dim_pad]: a query that is turned back */
     /* Of KIVI, [QUERIES_WIDE][groups]: what codes are multiplied by ([32] of each group), and the
      * sums of weights times V's minima (groups in fours). */
     int16_t *whole;
@@ -61,16 +61,15 @@ struct decode {
     uint32_t first[QUERIES_MAX], visible[QUERIES_MAX];
 };
 
-/* One query, or QUERIES_WIDE of them that see the same slots, against a block. */
+/* Up to QUERIES_WIDE queries that see the same slots, against a block. */
 struct step {
     const uint8_t *block;
     uint32_t number; /* of the block */
-    uint32_t query;
-    uint32_t begin, slots; /* what is seen of the block: slots [begin, slots) */
-    bool wide;
+    uint32_t query;  /* the first one */
+    uint32_t begin, slots;          /* what is seen of the block: slots [begin, slots) */
     const uint8_t *next;            /* the block to ask for meanwhile: */
     uint32_t next_slots;            /* this many slots of it */
-    const float *q;                 /* [QUERIES_WIDE][dim_pad] */
+    const float *q;                 /* [queries][dim_pad] */
     float *p;                       /* of the queries: [BLOCK_SLOTS] of each */
     float correction[QUERIES_WIDE]; /* what the sums so far must be multiplied by */
 };
@@ -165,9 +164,9 @@ VEC_FN void store_part(float *to, struct form f, uint32_t d, uint32_t lanes, int
         vec_store_n(to, v, lanes_of(f, d, lanes, part));
 }
 
-/* sum[i][s] += q[i][d..] * K[slot + s][d..] for four slots. */
+/* sum[i][s] += q[i][d..] * K[slot + s][d..] for four slots; sums of a query are `each` apart. */
 VEC_FN void dot_at(const struct decode *t, const struct step *x, struct form f, uint32_t slot,
-                   uint32_t d, uint32_t lanes, int queries, vec *sum)
+                   uint32_t d, uint32_t lanes, int queries, int each, vec *sum)
 {
     const uint8_t *rows = aq_kv_row(x->block, f.dtype, f.dim, slot);
     size_t size = unit_bytes(f);
@@ -187,44 +186,37 @@ VEC_FN void dot_at(const struct decode *t, const struct step *x, struct form f, 
             vec y = load_part(x->q + (size_t)i * t->dim_pad, f, d, lanes, part);
             AQ_UNROLL(4)
             for (int s = 0; s < 4; s++)
-                sum[i * 4 + s] = vec_fma(k[s], y, sum[i * 4 + s]);
+                sum[i * each + s] = vec_fma(k[s], y, sum[i * each + s]);
         }
     }
 }
 
-/* sum[i][s] = lane sums of q[i] . K[slot + s] for four slots. */
-VEC_FN void dot_four(const struct decode *t, const struct step *x, struct form f, uint32_t slot,
-                     int queries, vec *sum)
+/* Sums of a query that lie side by side in a vector of sums of several: 1, 2 or 4 shares of it. */
+VEC_FN int sums_each(int queries)
 {
-    for (int i = 0; i < 4 * queries; i++)
-        sum[i] = vec_zero();
-    uint32_t d = 0, units = row_units(f);
-    for (; d + VEC_LANES <= units; d += VEC_LANES)
-        dot_at(t, x, f, slot, d, VEC_LANES, queries, sum);
-    if (d < units)
-        dot_at(t, x, f, slot, d, units - d, queries, sum);
+    return queries == 1 ? VEC_LANES : queries == 2 ? VEC_LANES / 2 : VEC_LANES / 4;
 }
 
-/* p[i][slot] = q[i] . K[slot] in whole fours or vectors from slot 0 on: what is not of slots in use
- * is of no use. */
-VEC_FN void score_one(const struct decode *t, const struct step *x, struct form f)
+/* p[i][slot] = q[i] . K[slot] in whole shares of a vector from slot 0 on: what is not of slots in
+ * use is of no use. */
+VEC_FN void score(const struct decode *t, const struct step *x, struct form f, int queries)
 {
-    for (uint32_t slot = 0; slot < x->slots; slot += VEC_LANES) {
+    const int each = sums_each(queries);
+    uint32_t units = row_units(f), whole = units / VEC_LANES * VEC_LANES;
+    for (uint32_t slot = 0; slot < x->slots; slot += (uint32_t)each) {
         vec sum[VEC_LANES];
+        AQ_UNROLL(16)
+        for (int i = 0; i < VEC_LANES; i++)
+            sum[i] = vec_zero();
         AQ_UNROLL(4)
-        for (uint32_t s = 0; s < VEC_LANES; s += 4) {
-            dot_four(t, x, f, slot + s, 1, sum + s);
+        for (int s = 0; s < each; s += 4) {
+            uint32_t at = slot + (uint32_t)s;
+            for (uint32_t d = 0; d < whole; d += VEC_LANES)
+                dot_at(t, x, f, at, d, VEC_LANES, queries, each, sum + s);
+            if (whole < units)
+                dot_at(t, x, f, at, whole, units - whole, queries, each, sum + s);
         }
-        vec_store(x->p + slot, vec_sum_rows(sum));
-    }
-}
-
-VEC_FN void score_wide(const struct decode *t, const struct step *x, struct form f)
-{
-    for (uint32_t slot = 0; slot < x->slots; slot += 4) {
-        vec sum[VEC_LANES];
-        dot_four(t, x, f, slot, QUERIES_WIDE, sum);
-        vec_store_fours(x->p + slot, BLOCK_SLOTS, vec_sum_rows(sum));
+        vec_store_shares(x->p + slot, BLOCK_SLOTS, each, vec_sum_rows(sum));
     }
 }
 
@@ -364,10 +356,10 @@ VEC_FN void add_values_at(const struct decode *t, const struct step *x, struct f
     }
 }
 
-VEC_FN void add_values(const struct decode *t, const struct step *x, struct form f, int queries,
-                       int vecs)
+VEC_FN void add_values(const struct decode *t, const struct step *x, struct form f, int queries)
 {
     uint32_t d = 0, units = row_units(f), whole = units / VEC_LANES * VEC_LANES;
+    int vecs = queries == 1 ? VECS_ONE : VECS_WIDE / (queries == 2 ? 2 : 4);
     vecs = vecs > unit_numbers(f) ? vecs / unit_numbers(f) : 1;
     for (; d + vecs * VEC_LANES <= whole; d += vecs * VEC_LANES)
         add_values_at(t, x, f, d, VEC_LANES, queries, vecs);
@@ -401,35 +393,21 @@ static inline uint32_t border_in(uint32_t key, uint32_t b)
 
 #include "kernels/cpu/attn_turned_simd.h"
 
-VEC_FN void attend_one(struct decode *t, struct step *x, struct form f)
+/* The step of so many queries: a constant. */
+VEC_FN void attend_step(struct decode *t, struct step *x, struct form f, int queries)
 {
     if (aq_dtype_is_kivi(f.dtype)) {
-        attend_codes(t, x, f, 1, 1);
+        attend_codes(t, x, f, 1, queries);
         return;
     }
     ask_rest(x, f);
     x->q = t->q + (size_t)x->query * t->dim_pad;
-    score_one(t, x, f);
+    score(t, x, f, queries);
     if (is_turned(t, x))
-        score_turned(t, x, (struct form){f.dtype, t->dim}, 1);
-    weigh_codes(t, x, f, 0);
-    add_values(t, x, f, 1, VECS_ONE);
-}
-
-VEC_FN void attend_wide(struct decode *t, struct step *x, struct form f)
-{
-    if (aq_dtype_is_kivi(f.dtype)) {
-        attend_codes(t, x, f, 1, QUERIES_WIDE);
-        return;
-    }
-    ask_rest(x, f);
-    x->q = t->q + (size_t)x->query * t->dim_pad;
-    score_wide(t, x, f);
-    if (is_turned(t, x))
-        score_turned(t, x, (struct form){f.dtype, t->dim}, QUERIES_WIDE);
-    for (uint32_t i = 0; i < QUERIES_WIDE; i++)
+        score_turned(t, x, (struct form){f.dtype, t->dim}, (uint32_t)queries);
+    for (uint32_t i = 0; i < (uint32_t)queries; i++)
         weigh_codes(t, x, f, i);
-    add_values(t, x, f, QUERIES_WIDE, VECS_WIDE);
+    add_values(t, x, f, queries);
 }
 
 /* Slots of block b that queries [query, last] of a head see between them: rows ascend, and so does
@@ -444,4 +422,17 @@ static inline bool sees_alike(const struct decode *t, uint32_t query, uint32_t o
 {
     struct span x = slots_seen(t, query, query, b), y = slots_seen(t, other, other, b);
     return x.begin == y.begin && x.end == y.end;
+}
+
+/* Queries of the next step, of those from `query` on: as many as see the same, in steps of about
+ * the same size.  The sums of KIVI are made of one, two or four. */
+static inline uint32_t step_queries(const struct decode *t, struct form f, uint32_t query,
+                                    uint32_t end, uint32_t b)
+{
+    while (end - query > 1 && !sees_alike(t, query, end - 1, b))
+        end--;
+    uint32_t n = end - query, most = QUERIES_WIDE;
+    if (aq_dtype_is_kivi(f.dtype))
+        return n >= most ? most : n >= 2 ? 2 : 1;
+    return n <= most ? n : n >= 2 * most ? most : (n + 1) / 2;
 }

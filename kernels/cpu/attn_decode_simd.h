@@ -60,8 +60,8 @@ static struct decode decode_open(struct aq_exec *ex, uint32_t worker, uint32_t d
     t.offset = t.weight + (size_t)queries * VEC_LANES;
     t.q = t.offset + (size_t)queries * VEC_LANES;
     t.sum = t.q + (size_t)queries * t.dim_pad;
-    t.q_scaled = t.sum + (size_t)queries * t.dim_pad;
-    t.q_ordered = t.q_scaled + (size_t)QUERIES_WIDE * t.dim_pad;
+    t.q_turned = t.sum + (size_t)queries * t.dim_pad;
+    t.q_ordered = t.q_turned + t.dim_pad;
     size_t widened = aq_attn_widened_floats(dim), groups = aq_align_up(aq_kivi_groups(dim), 4);
     t.wide = t.q_ordered + QUERIES_MAX * widened;
     t.group_offset = t.wide + 2 * BLOCK_SLOTS * widened;
@@ -167,21 +167,24 @@ static void find_next(struct step *x, const struct decode_run *run, uint32_t hea
 ATTEND_FN void attend_block(struct decode *t, struct step *x, struct form f, struct span of,
                             uint32_t b)
 {
-    uint32_t end = of.end;
-    for (uint32_t query = of.begin; query < end; query += x->wide ? QUERIES_WIDE : 1) {
-        uint32_t last = query + QUERIES_WIDE - 1;
+    uint32_t end = of.end, queries;
+    for (uint32_t query = of.begin; query < end; query += queries) {
         struct span seen = slots_seen(t, query, query, b);
+        queries = step_queries(t, f, query, end, b);
         x->query = query;
         x->number = b;
         x->begin = seen.begin;
         x->slots = seen.end;
-        x->wide = last < end && sees_alike(t, query, last, b);
         if (seen.begin >= seen.end)
             continue;
-        if (x->wide)
-            attend_wide(t, x, f);
+        if (queries == 1)
+            attend_step(t, x, f, 1);
+        else if (queries == 2)
+            attend_step(t, x, f, 2);
+        else if (QUERIES_WIDE > 2 && queries == 3)
+            attend_step(t, x, f, 3);
         else
-            attend_one(t, x, f);
+            attend_step(t, x, f, QUERIES_WIDE);
         x->next_slots = 0;
     }
 }

@@ -15,25 +15,33 @@ static inline uint32_t row_halves(const struct stats *s)
     return (uint32_t)aq_align_up(s->dim, 2 * VEC_LANES);
 }
 
-/* Elements d to d + 31 of a row, as far as there are any. */
-VEC_FN __m512i load_halves(const float *from, uint32_t n, vec scale)
+/* Elements `at` to at + 31 of numbers of this dtype, n of them at most. */
+VEC_FN __m512i load_halves(const void *from, enum aq_dtype dtype, size_t at, uint32_t n)
 {
-    vec low = vec_mul(vec_load_n(from, n), scale), high = vec_zero();
+    if (dtype == AQ_BF16)
+        return _mm512_maskz_loadu_epi16(n < 32 ? (1u << n) - 1 : UINT32_MAX,
+                                        (const uint16_t *)from + at);
+    if (n >= 2 * VEC_LANES)
+        return vec_halves(vec_load_as(from, dtype, at), vec_load_as(from, dtype, at + VEC_LANES));
+    uint32_t first = (uint32_t)aq_min_u64(n, VEC_LANES);
+    vec low = vec_load_as_n(from, dtype, at, first), high = vec_zero();
     if (n > VEC_LANES)
-        high = vec_mul(vec_load_n(from + VEC_LANES, n - VEC_LANES), scale);
+        high = vec_load_as_n(from, dtype, at + VEC_LANES, n - VEC_LANES);
     return vec_halves(low, high);
 }
 
 /* keys[half][d / 2][i][2] = elements d and d + 1 of row i. */
-static inline void put_keys(const struct stats *s, uint32_t half, uint32_t lane, uint32_t n)
+static inline void put_keys(const struct stats *s, uint32_t half, uint32_t lane, const void *rows,
+                            enum aq_dtype dtype, uint32_t n)
 {
     float *to = s->keys[half] + lane;
     for (uint32_t d = 0; d < s->dim; d += 2 * VEC_LANES, to += VEC_LANES * TILE_LANES) {
         vec x[VEC_LANES];
-        const float *from = s->wide + (size_t)lane * s->dim + d;
-        for (uint32_t i = 0; i < VEC_LANES; i++, from += s->dim)
-            x[i] = lane + i < n ? _mm512_castsi512_ps(load_halves(from, s->dim - d, vec_set(1)))
-                                : vec_zero();
+        for (uint32_t i = 0; i < VEC_LANES; i++) {
+            size_t at = (size_t)i * s->dim + d;
+            x[i] = i < n ? _mm512_castsi512_ps(load_halves(rows, dtype, at, s->dim - d))
+                         : vec_zero();
+        }
         vec_transpose(x);
         for (uint32_t i = 0; i < VEC_LANES; i++)
             vec_store(to + i * TILE_LANES, x[i]);
@@ -43,8 +51,13 @@ static inline void put_keys(const struct stats *s, uint32_t half, uint32_t lane,
 static inline void put_query(const struct stats *s, uint32_t i, const float *from, vec scale)
 {
     uint16_t *to = (uint16_t *)(void *)s->wide + (size_t)i * row_halves(s);
-    for (uint32_t d = 0; d < s->dim; d += 2 * VEC_LANES)
-        _mm512_storeu_si512(to + d, load_halves(from + d, s->dim - d, scale));
+    for (uint32_t d = 0; d < s->dim; d += 2 * VEC_LANES) {
+        uint32_t n = s->dim - d;
+        vec low = vec_mul(vec_load_n(from + d, n), scale), high = vec_zero();
+        if (n > VEC_LANES)
+            high = vec_mul(vec_load_n(from + d + VEC_LANES, n - VEC_LANES), scale);
+        _mm512_storeu_si512(to + d, vec_halves(low, high));
+    }
 }
 
 /* BLOCK_ROWS queries from `query` on. */

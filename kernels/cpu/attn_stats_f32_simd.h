@@ -4,14 +4,21 @@
 #include "kernels/cpu/attn_stats_simd.h"
 
 /* keys[half][d][i] = element d of row i. */
-static inline void put_keys(const struct stats *s, uint32_t half, uint32_t lane, uint32_t n)
+static inline void put_keys(const struct stats *s, uint32_t half, uint32_t lane, const void *rows,
+                            enum aq_dtype dtype, uint32_t n)
 {
     for (uint32_t d = 0; d < s->dim; d += VEC_LANES) {
         vec x[VEC_LANES];
         uint32_t count = (uint32_t)aq_min_u64(VEC_LANES, s->dim - d);
-        const float *from = s->wide + (size_t)lane * s->dim + d;
-        for (uint32_t i = 0; i < VEC_LANES; i++)
-            x[i] = lane + i < n ? vec_load_n(from + (size_t)i * s->dim, count) : vec_zero();
+        for (uint32_t i = 0; i < VEC_LANES; i++) {
+            size_t at = (size_t)i * s->dim + d;
+            if (i >= n)
+                x[i] = vec_zero();
+            else if (count == VEC_LANES)
+                x[i] = vec_load_as(rows, dtype, at);
+            else
+                x[i] = vec_load_as_n(rows, dtype, at, count);
+        }
         vec_transpose(x);
         for (uint32_t i = 0; i < VEC_LANES; i++)
             vec_store(s->keys[half] + (size_t)(d + i) * TILE_LANES + lane, x[i]);

@@ -29,7 +29,7 @@ struct stats_run {
 struct stats {
     uint32_t dim;
     float *keys[STATS_HALVES];       /* [dim padded to lanes][TILE_LANES] */
-    float *wide;                     /* [TILE_LANES][dim padded]: K in f32; queries */
+    float *wide;                     /* [TILE_LANES][dim padded]: K in f32 of codes; queries */
     float *p;                        /* [BLOCK_SLOTS][TILE_LANES]: products */
     float *total, *window, *pending; /* [STATS_HALVES][TILE_LANES]: sums, sums of the window,
                                                c of a query whose heads are not complete */
@@ -54,8 +54,10 @@ static struct stats stats_open(struct aq_exec *ex, uint32_t worker, uint32_t dim
 
 /* ---- what the including file defines, behind this ---- */
 
-/* Rows lane to lane + VEC_LANES - 1 of s->wide, of which n are there, become lanes of the half. */
-static inline void put_keys(const struct stats *s, uint32_t half, uint32_t lane, uint32_t n);
+/* VEC_LANES rows of this dtype, side by side and of which n are there, become lanes of the half from
+ * `lane` on. */
+static inline void put_keys(const struct stats *s, uint32_t half, uint32_t lane, const void *rows,
+                            enum aq_dtype dtype, uint32_t n);
 /* Query `from` times scale becomes row i of s->wide as the products take it. */
 static inline void put_query(const struct stats *s, uint32_t i, const float *from, vec scale);
 /* Products of the n queries, at most BLOCK_SLOTS, with BLOCK_WIDTH vectors of a half from v on. */
@@ -63,35 +65,37 @@ static inline void multiply_keys(const struct stats *s, uint32_t half, uint32_t 
 
 /* ---- keys and queries ---- */
 
-/* wide[i] = key `key + i` in f32, for n keys (1 to TILE_LANES). */
-VEC_FN void widen_keys(const struct stats *s, const struct stats_run *run, enum aq_dtype dtype,
-                       uint32_t key, uint32_t n)
+/* Asks for VEC_LANES keys a block ahead of those from `key` on, as far as the tile takes them: they
+ * are seldom in this core's caches any more. */
+VEC_FN void ask_keys(const struct stats *s, const struct stats_run *run, enum aq_dtype dtype,
+                     uint32_t key)
 {
-    uint32_t dim = s->dim;
-    float *to = s->wide;
-    while (n) {
-        uint32_t slot = key % BLOCK_SLOTS;
-        uint32_t slots = (uint32_t)aq_min_u64(BLOCK_SLOTS - slot, n);
-        const uint8_t *block = aq_attn_block(run->seq, run->head, key / BLOCK_SLOTS);
-        if (aq_dtype_is_quantised(dtype))
-            widen_codes(to, block, dtype, slot, slots, dim);
-        else
-            widen(to, block, dtype, (size_t)slot * dim, (size_t)slots * dim);
-        key += slots;
-        n -= slots;
-        to += (size_t)slots * dim;
-    }
+    uint32_t at = key + BLOCK_SLOTS;
+    if (at >= aq_min_u64(run->len, run->key + AQ_ATTN_STATS_KEYS))
+        return;
+    const uint8_t *block = aq_attn_block(run->seq, run->head, at / BLOCK_SLOTS);
+    vec_prefetch(aq_kv_row(block, dtype, s->dim, at % BLOCK_SLOTS),
+                 VEC_LANES * aq_kv_row_bytes(dtype, s->dim));
 }
 
 /* A half of the tile as its products take it; zero past the keys there are. */
 VEC_FN void take_keys(const struct stats *s, const struct stats_run *run, enum aq_dtype dtype,
                       uint32_t half)
 {
-    uint32_t key = run->key + half * TILE_LANES;
-    uint32_t n = key < run->len ? (uint32_t)aq_min_u64(run->len - key, TILE_LANES) : 0;
-    widen_keys(s, run, dtype, key, n);
-    for (uint32_t lane = 0; lane < TILE_LANES; lane += VEC_LANES)
-        put_keys(s, half, lane, n);
+    for (uint32_t lane = 0; lane < TILE_LANES; lane += VEC_LANES) {
+        uint32_t key = run->key + half * TILE_LANES + lane, slot = key % BLOCK_SLOTS;
+        uint32_t n = key < run->len ? (uint32_t)aq_min_u64(run->len - key, VEC_LANES) : 0;
+        const uint8_t *block = n ? aq_attn_block(run->seq, run->head, key / BLOCK_SLOTS) : NULL;
+        ask_keys(s, run, dtype, key);
+        if (!n) {
+            put_keys(s, half, lane, s->wide, AQ_F32, 0);
+        } else if (aq_dtype_is_quantised(dtype)) {
+            widen_codes(s->wide, block, dtype, slot, n, s->dim);
+            put_keys(s, half, lane, s->wide, AQ_F32, n);
+        } else {
+            put_keys(s, half, lane, aq_kv_row(block, dtype, s->dim, slot), dtype, n);
+        }
+    }
 }
 
 static inline const float *query_of(const struct stats_run *run, uint32_t query, uint32_t g)
@@ -257,12 +261,19 @@ static void stats_range(const struct stats_run *run, uint32_t *ret_first, uint32
     *ret_end = (uint32_t)(end > first ? end : *ret_first);
 }
 
+static void take_powers(const struct stats *s, float decay)
+{
+    double power = 1;
+    for (uint32_t i = 0; i <= STATS_WINDOW; i++)
+        s->power[i] = 1;
+    for (uint32_t i = 0; i <= STATS_WINDOW && decay != 1; i++, power *= (double)decay)
+        s->power[i] = (float)power;
+}
+
 VEC_FN void stats_keys_of(struct stats *s, const struct stats_run *run, enum aq_dtype dtype)
 {
     uint32_t rows = run->seq->rows, query, end;
-    double power = 1;
-    for (uint32_t i = 0; i <= STATS_WINDOW; i++, power *= (double)run->a->rule.decay)
-        s->power[i] = (float)power;
+    take_powers(s, run->a->rule.decay);
     for (uint32_t i = 0; i < AQ_ATTN_STATS_KEYS; i++) {
         s->total[i] = aq_attn_begun_sum(run->a, run->row, run->key + i);
         s->window[i] = s->pending[i] = 0;

@@ -19,24 +19,20 @@ VEC_FN void turn_query(float *to, const float *q, uint32_t dim, const struct aq_
 }
 
 static __attribute__((noinline)) void score_turned(struct decode *t, const struct step *x,
-                                                   struct form f, int queries)
+                                                   struct form f, uint32_t queries)
 {
     uint32_t slots = border_in(t->turn.slots, x->number);
-    float p[QUERIES_WIDE * BLOCK_SLOTS];
+    float p[BLOCK_SLOTS];
     struct step turned = *x;
     turned.slots = (uint32_t)aq_min_u64(slots, x->slots);
     turned.next_slots = 0;
-    turned.q = t->q_scaled;
+    turned.q = t->q_turned;
     turned.p = p;
-    for (int i = 0; i < queries; i++)
-        turn_query(t->q_scaled + (size_t)i * t->dim_pad, x->q + (size_t)i * t->dim_pad, t->dim_pad,
-                   &t->turn);
-    if (queries == 1)
-        score_one(t, &turned, f);
-    else
-        score_wide(t, &turned, f);
-    for (int i = 0; i < queries; i++)
-        memcpy(x->p + i * BLOCK_SLOTS, p + i * BLOCK_SLOTS, turned.slots * sizeof(*p));
+    for (uint32_t i = 0; i < queries; i++) {
+        turn_query(t->q_turned, x->q + (size_t)i * t->dim_pad, t->dim_pad, &t->turn);
+        score(t, &turned, f, 1);
+        memcpy(x->p + i * BLOCK_SLOTS, p, turned.slots * sizeof(*p));
+    }
 }
 
 VEC_FN bool is_turned(const struct decode *t, const struct step *x)

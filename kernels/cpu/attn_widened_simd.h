@@ -4,7 +4,7 @@
  * K and V become f32 once, K by columns: lanes are slots then, a query's numbers are broadcast, and
  * no sum goes across lanes.  What would be added up in lane l of a score (dot_at) is a vector of
  * its own here, of all slots, and these are added in the order in which vec_sum() adds lanes, so a
- * score has the bits that attend_one gives it; so has all that follows. */
+ * score has the bits that attend_step gives it; so has all that follows. */
 
 enum {
     QUERIES_WIDENED = 16,           /* from so many on the widening is worth it */

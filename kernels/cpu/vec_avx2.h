@@ -426,9 +426,13 @@ VEC_FN vec vec_join_rows(const vec row[VEC_LANES], vec join(vec, vec))
                 _mm256_castpd_ps(_mm256_unpackhi_pd(xd, yd)));
 }
 
-/* Stores lanes 4i..4i+3 at p + i * stride. */
-VEC_FN void vec_store_fours(float *p, size_t stride, vec a)
+/* Stores shares of `each` lanes (4 or all) at p, p + stride, ... */
+VEC_FN void vec_store_shares(float *p, size_t stride, int each, vec a)
 {
+    if (each == VEC_LANES) {
+        vec_store(p, a);
+        return;
+    }
     _mm_storeu_ps(p, _mm256_castps256_ps128(a));
     _mm_storeu_ps(p + stride, _mm256_extractf128_ps(a, 1));
 }

@@ -421,13 +421,22 @@ VEC_FN vec vec_join_rows(const vec row[VEC_LANES], vec join(vec, vec))
                 _mm512_castpd_ps(_mm512_unpackhi_pd(xd, yd)));
 }
 
-/* Stores lanes 4i..4i+3 at p + i * stride. */
-VEC_FN void vec_store_fours(float *p, size_t stride, vec a)
+/* Stores shares of `each` lanes (4, 8 or all) at p, p + stride, ... */
+VEC_FN void vec_store_shares(float *p, size_t stride, int each, vec a)
 {
-    _mm_storeu_ps(p, _mm512_castps512_ps128(a));
-    _mm_storeu_ps(p + stride, _mm512_extractf32x4_ps(a, 1));
-    _mm_storeu_ps(p + 2 * stride, _mm512_extractf32x4_ps(a, 2));
-    _mm_storeu_ps(p + 3 * stride, _mm512_extractf32x4_ps(a, 3));
+    __m512d wide = _mm512_castps_pd(a);
+    switch (each) {
+    case 16: vec_store(p, a); return;
+    case 8:
+        _mm256_storeu_ps(p, _mm512_castps512_ps256(a));
+        _mm256_storeu_ps(p + stride, _mm256_castpd_ps(_mm512_extractf64x4_pd(wide, 1)));
+        return;
+    default:
+        _mm_storeu_ps(p, _mm512_castps512_ps128(a));
+        _mm_storeu_ps(p + stride, _mm512_extractf32x4_ps(a, 1));
+        _mm_storeu_ps(p + 2 * stride, _mm512_extractf32x4_ps(a, 2));
+        _mm_storeu_ps(p + 3 * stride, _mm512_extractf32x4_ps(a, 3));
+    }
 }
 
 /* Rows become columns. */
