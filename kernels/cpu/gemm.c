@@ -92,11 +92,26 @@ struct block {
     uint32_t *tile_rows; /* of struct aq_gemm_step */
 };
 
+/* Asks for the outputs that rows [row, row + rows) are stored to, or added to or multiplied with:
+ * they lie far apart, and a step takes longer than they do to come.  (Inlined, since GCC takes a
+ * function that does no more for one without effect, and its calls away.) */
+static inline __attribute__((always_inline)) void
+ask_outputs(const struct aq_product *p, const struct panel *panel, uint32_t row, uint32_t rows)
+{
+    size_t size = aq_dtype_bytes(p->y_dtype), bytes = panel->columns * size;
+    for (uint32_t r = row; r < row + rows; r++) {
+        const char *y = (const char *)p->y + (r * p->y_stride + panel->column) * size;
+        for (size_t i = 0; i < bytes; i += AQ_GEMM_LINE)
+            __builtin_prefetch(y + i, 1, 3);
+    }
+}
+
 /* One K block of a panel: all groups of rows of the tile. */
 static void run_block(const struct job *j, const struct tile *t, const struct block *b, float *sums)
 {
     uint32_t groups = (uint32_t)aq_div_up(t->rows, j->ops->step_rows), row = 0;
     size_t x_size = j->ops->code_bytes ? 1 : aq_dtype_bytes(j->ops->compute);
+    bool last = b->first_k + b->k == j->p->k;
     for (uint32_t g = 0; g < groups; g++) {
         uint32_t end = group_end(j->ops, t->rows, groups, g);
         uint32_t from = (uint32_t)((uint64_t)b->ahead_bytes * g / groups);
@@ -113,11 +128,13 @@ static void run_block(const struct job *j, const struct tile *t, const struct bl
                                           .near = b->near,
                                           .pairs = j->pairs,
                                           .tile_rows = b->tile_rows};
+        if (last)
+            ask_outputs(j->p, &b->panel, t->row + row, step.rows);
         if (b->codes)
             j->ops->step_codes(&step, j->p->w_dtype, j->p->x_dtype == AQ_BF16);
         else
             j->ops->step(&step);
-        if (b->first_k + b->k == j->p->k) {
+        if (last) {
             const struct aq_gemm_finish f = {.p = j->p,
                                              .sums = step.sums,
                                              .row = t->row + row,
