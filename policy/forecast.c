@@ -508,9 +508,11 @@ struct job {
     double seconds[KINDS];
 };
 
-static void annotate(const struct job *j, struct aq_op_cost *cost)
+/* The costs of the pass that a seating is at. */
+static void annotate(const struct job *j, const struct aq_seating *s, struct aq_op_cost *cost)
 {
     const struct aq_block *b = j->m.block;
+    aq_seating_shape(s, j->m.shape);
     aq_program_annotate(cost, &b->program, j->m.work->steps, &b->plan, &b->stream, j->m.shape);
 }
 
@@ -521,7 +523,7 @@ static int count_passes(struct job *j, struct aq_err *reterr)
     int rc = aq_seating_open(&s, &j->seating, reterr);
     if (rc < 0)
         return rc;
-    while (aq_seating_steps(s) < ADMIT_STEPS && aq_seating_next(s, j->m.shape, &prefill, &decode))
+    while (aq_seating_steps(s) < ADMIT_STEPS && aq_seating_next(s, &prefill, &decode))
         j->passes[kind_of(prefill, decode)]++;
     if (aq_seating_steps(s) >= ADMIT_STEPS)
         memset(j->passes, 0, sizeof(j->passes)); /* too long to find out */
@@ -538,10 +540,10 @@ static int play_whole(struct job *j, uint32_t passes, struct aq_err *reterr)
     struct aq_seating *s = NULL;
     int rc = cost ? aq_seating_open(&s, &j->seating, reterr)
                   : aq_error_memory(reterr, "forecast of %u ops", passes * ops);
-    for (; rc == 0 && aq_seating_next(s, j->m.shape, &prefill, &decode); i++) {
+    for (; rc == 0 && aq_seating_next(s, &prefill, &decode); i++) {
         assert(i < passes);
         kind[i] = kind_of(prefill, decode);
-        annotate(j, cost + (size_t)i * ops);
+        annotate(j, s, cost + (size_t)i * ops);
     }
     aq_seating_close(s);
     struct aq_sim_result r;
@@ -566,14 +568,14 @@ static int play_samples(struct job *j, struct aq_err *reterr)
     int rc = aq_seating_open(&s, &j->seating, reterr);
     if (rc < 0)
         return rc;
-    while (rc == 0 && aq_seating_next(s, j->m.shape, &prefill, &decode)) {
+    while (rc == 0 && aq_seating_next(s, &prefill, &decode)) {
         enum pass_kind k = kind_of(prefill, decode);
         uint64_t count = aq_min_u64(samples, j->passes[k]);
         /* The passes in the middle of `count` equal stretches. */
         if (seen[k]++ != (2 * played[k] + 1) * j->passes[k] / (2 * count))
             continue;
         struct aq_sim_result r;
-        annotate(j, j->m.cost);
+        annotate(j, s, j->m.cost);
         rc = play(&r, &j->m, SAMPLE_PASSES, 0, reterr);
         if (rc < 0)
             break;

@@ -142,19 +142,32 @@ void aq_seating_close(struct aq_seating *s)
     free(s);
 }
 
-bool aq_seating_next(struct aq_seating *s, struct aq_pass_shape *shape, uint32_t *ret_prefill,
-                     uint32_t *ret_decode)
+bool aq_seating_next(struct aq_seating *s, uint32_t *ret_prefill, uint32_t *ret_decode)
 {
-    const struct aq_plan *plan = &s->o.block->plan;
     uint32_t prefill = 0, decode = 0;
-    for (uint32_t k = 0; k < plan->shape.micro_batches && s->begun; k++)
+    for (uint32_t k = 0; k < s->o.block->plan.shape.micro_batches && s->begun; k++)
         aq_seats_turn(&s->seats, s->turn[k]);
     s->begun = true;
     aq_seats_begin_pass(&s->seats);
-    for (uint32_t k = 0; k < plan->shape.micro_batches; k++)
-        aq_pass_shape_clear(&shape[k], plan);
     for (uint32_t i = 0; i < s->seats.count; i++) {
-        struct aq_pass_shape *of = &shape[i / plan->shape.micro_batch];
+        const struct aq_seat *t = &s->seats.seat[i];
+        if (t->rows && t->seen > t->prompt)
+            decode++;
+        else
+            prefill += t->rows;
+    }
+    *ret_prefill = prefill;
+    *ret_decode = decode;
+    return prefill + decode > 0;
+}
+
+void aq_seating_shape(const struct aq_seating *s, struct aq_pass_shape *ret)
+{
+    const struct aq_plan *plan = &s->o.block->plan;
+    for (uint32_t k = 0; k < plan->shape.micro_batches; k++)
+        aq_pass_shape_clear(&ret[k], plan);
+    for (uint32_t i = 0; i < s->seats.count; i++) {
+        struct aq_pass_shape *of = &ret[i / plan->shape.micro_batch];
         const struct aq_seat *t = &s->seats.seat[i];
         if (!t->rows)
             continue;
@@ -164,13 +177,6 @@ bool aq_seating_next(struct aq_seating *s, struct aq_pass_shape *shape, uint32_t
         of->prefill_rows += decodes ? 0 : t->rows;
         of->logit_rows++;
     }
-    for (uint32_t k = 0; k < plan->shape.micro_batches; k++) {
-        prefill += shape[k].prefill_rows;
-        decode += shape[k].decode_rows;
-    }
-    *ret_prefill = prefill;
-    *ret_decode = decode;
-    return prefill + decode > 0;
 }
 
 const struct aq_seats *aq_seating_seats(const struct aq_seating *s)

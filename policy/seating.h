@@ -30,10 +30,10 @@ int aq_seating_open(struct aq_seating **ret, const struct aq_seating_opts *opts,
                     struct aq_err *reterr);
 void aq_seating_close(struct aq_seating *s);
 
-/* The next pass: shape[micro_batches], as aq_pass_shapes_new() makes them, and the numbers of its
- * rows; false: the job has ended. */
-bool aq_seating_next(struct aq_seating *s, struct aq_pass_shape *shape, uint32_t *ret_prefill,
-                     uint32_t *ret_decode);
+/* The numbers of rows of the next pass; false: the job has ended. */
+bool aq_seating_next(struct aq_seating *s, uint32_t *ret_prefill, uint32_t *ret_decode);
+/* What that pass does: ret[micro_batches], as aq_pass_shapes_new() makes them. */
+void aq_seating_shape(const struct aq_seating *s, struct aq_pass_shape *ret);
 /* The seats as that pass has them. */
 const struct aq_seats *aq_seating_seats(const struct aq_seating *s);
 /* Upper bound of the comparisons made so far: for each sequence that asked for a seat, every end

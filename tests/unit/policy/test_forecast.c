@@ -271,7 +271,8 @@ static void what_prompts_copy_counts_as_it_is_played(void **state)
         assert_non_null(mean);
         aq_forecast_shape(mean, &m, &b.plan, &rows);
         assert_int_equal(aq_seating_open(&seating, &o, NULL), 0);
-        assert_true(aq_seating_next(seating, played, &prefill, &decode));
+        assert_true(aq_seating_next(seating, &prefill, &decode));
+        aq_seating_shape(seating, played);
         assert_int_equal(prefill, 2 * (8 * 200 - 7 * owners[i].copied));
         for (uint32_t part = 0; part < b.plan.part_count; part++)
             assert_memory_equal(mean->part[part].kv, played->part[part].kv,
@@ -311,18 +312,15 @@ static void parts_that_own_their_slots_lead_in_each_pass(void **state)
         length[n] = (struct aq_length){200, 40, n ? 144 : 0};
     struct aq_seating_opts o = {&m, &b, length, 16, 16, true, 0};
     struct aq_seating *seating;
-    struct aq_pass_shape *shape = aq_pass_shapes_new(&b.plan);
     uint32_t prefill, decode, passes = 0;
     double rows = 0;
-    assert_non_null(shape);
     assert_int_equal(aq_seating_open(&seating, &o, NULL), 0);
-    for (; rows < f.prompt_tokens && aq_seating_next(seating, shape, &prefill, &decode); passes++)
+    for (; rows < f.prompt_tokens && aq_seating_next(seating, &prefill, &decode); passes++)
         rows += prefill;
     assert_true(rows == f.prompt_tokens && f.prompt_tokens > 0);
     assert_int_equal(passes, f.prefill_passes);
     assert_true(passes > 1);
     aq_seating_close(seating);
-    free(shape);
     aq_block_close(&b);
     aq_steps_close(&m);
 }

@@ -35,8 +35,9 @@ static struct played play(const struct aq_block *b, const struct aq_model_steps 
     struct aq_err err;
     uint32_t prefill, decode;
     assert_int_equal(aq_seating_open(&s, &opts, &err), 0);
-    while (aq_seating_next(s, pass, &prefill, &decode)) {
+    while (aq_seating_next(s, &prefill, &decode)) {
         uint32_t rows[2] = {0};
+        aq_seating_shape(s, pass);
         for (uint32_t k = 0; k < shape->micro_batches; k++) {
             uint32_t parts[2] = {0};
             for (uint32_t i = 0; i < b->plan.part_count; i++) {
@@ -266,17 +267,15 @@ static void runs_of_neighbours_stand_for_a_long_job(void **state)
         assert_int_equal(aq_seating_item(&o, i), i / RUN * 1024 + i % RUN);
     in.micro_batch = 16;
     struct aq_block b = plans_choose(&in);
-    struct aq_pass_shape *pass = aq_pass_shapes_new(&b.plan);
     struct aq_seating *s;
     o.steps = &m;
     o.block = &b;
     o.length = length;
     assert_int_equal(aq_seating_open(&s, &o, NULL), 0);
-    while (aq_seating_next(s, pass, &prefill, &decode))
+    while (aq_seating_next(s, &prefill, &decode))
         rows += prefill;
     assert_int_equal(rows, SEQUENCES_PLAYED * (PROMPT - SHARED * (EACH - 1) / EACH));
     aq_seating_close(s);
-    free(pass);
     aq_block_close(&b);
     aq_steps_close(&m);
 }
