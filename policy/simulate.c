@@ -37,6 +37,7 @@ struct sim {
     uint32_t *lane_op; /* ops of lane 0 in order, then of lane 1, ... */
     uint32_t lane_first[AQ_LANE_COUNT + 1];
     uint32_t head[AQ_LANE_COUNT], pass[AQ_LANE_COUNT];     /* the op that starts next */
+    uint32_t awaited[AQ_LANE_COUNT], times[AQ_LANE_COUNT]; /* not before this op ended so often */
     uint32_t on_lane[AQ_LANE_COUNT], width[AQ_LANE_COUNT]; /* running now, at most */
     double busy_until_s[AQ_LANE_COUNT];                    /* when the lane's last op ended */
     uint32_t *done;                                        /* [op] passes */
@@ -140,11 +141,12 @@ static bool runs_ahead(const struct aq_op *op)
     return op->object == AQ_OBJECT_WEIGHTS && (op->kind == AQ_OP_READ || op->kind == AQ_OP_H2D);
 }
 
-/* May the op at the head of the lane start? */
-static bool can_start(const struct sim *s, uint32_t lane)
+/* May the op at the head of the lane start?  If not for another op, that one is remembered. */
+static bool can_start(struct sim *s, uint32_t lane)
 {
     uint32_t pass = s->pass[lane];
-    if (s->on_lane[lane] >= s->width[lane] || pass == s->r.passes || !lane_length(s, lane))
+    if (s->done[s->awaited[lane]] < s->times[lane] || s->on_lane[lane] >= s->width[lane] ||
+        pass == s->r.passes || !lane_length(s, lane))
         return false;
     uint32_t i = s->lane_op[s->lane_first[lane] + s->head[lane]];
     const struct aq_op *op = &s->p->op[i];
@@ -152,8 +154,11 @@ static bool can_start(const struct sim *s, uint32_t lane)
         return false;
     for (uint32_t d = 0; d < op->dep_count; d++) {
         const struct aq_dep *dep = &aq_op_deps(s->p, op)[d];
-        if (s->done[dep->op] + dep->back <= pass)
+        if (s->done[dep->op] + dep->back <= pass) {
+            s->awaited[lane] = dep->op;
+            s->times[lane] = pass - dep->back + 1;
             return false;
+        }
     }
     return true;
 }
