@@ -17,6 +17,7 @@ struct running {
     double overhead_s, work_s; /* remaining seconds; of work at full speed */
     double work_whole_s;
     double share[AQ_RESOURCE_SHARED_COUNT]; /* of each resource, at full speed */
+    uint8_t takes[AQ_RESOURCE_SHARED_COUNT], takes_count; /* those it has a share of */
     double threads;
     enum aq_resource own_limit;
     double speed;           /* of the work: 0..1 */
@@ -94,8 +95,8 @@ static uint32_t most_wanted(const struct sim *s)
     uint32_t ret = AQ_RESOURCE_SHARED_COUNT;
     for (uint32_t i = 0; i < s->running_count; i++) {
         const struct running *x = &s->running[i];
-        for (uint32_t r = 0; r < AQ_RESOURCE_SHARED_COUNT && x->overhead_s <= 0; r++)
-            load[r] += x->speed * x->share[r];
+        for (uint32_t k = 0; k < x->takes_count && x->overhead_s <= 0; k++)
+            load[x->takes[k]] += x->speed * x->share[x->takes[k]];
     }
     for (uint32_t r = 0; r < AQ_RESOURCE_SHARED_COUNT; r++) {
         if (load[r] > worst) {
@@ -218,8 +219,12 @@ static bool start(struct sim *s, uint32_t op, uint32_t pass)
         .threads = need.threads,
         .own_limit = need.limit,
     };
-    for (uint32_t r = 0; r < AQ_RESOURCE_SHARED_COUNT && need.work_s > 0; r++)
+    for (uint8_t r = 0; r < AQ_RESOURCE_SHARED_COUNT && need.work_s > 0; r++) {
+        if (need.shared_s[r] <= 0)
+            continue;
         x.share[r] = need.shared_s[r] / need.work_s;
+        x.takes[x.takes_count++] = r;
+    }
     if (need.overhead_s <= 0 && need.work_s <= 0) {
         if (aq_op_has_work(&s->p->op[op], cost))
             record(s, &x);

@@ -179,7 +179,7 @@ ATTEND_FN void attend_block(struct decode *t, struct step *x, struct form f, str
             continue;
         if (queries == 1)
             attend_step(t, x, f, 1);
-        else if (queries == 2)
+        else if (QUERIES_WIDE > 2 && queries == 2)
             attend_step(t, x, f, 2);
         else if (QUERIES_WIDE > 2 && queries == 3)
             attend_step(t, x, f, 3);

@@ -434,6 +434,8 @@ static void a_window_holds_its_keys_whatever_the_policy(void **state)
 
 /* ---- against all of a grid ---- */
 
+enum { UNFIT_IN_A_ROW = 3 };
+
 struct grid {
     const struct aq_block_inputs *in;
     struct aq_block now;
@@ -443,19 +445,34 @@ struct grid {
     bool head_near; /* beside a separate device: all points have the head on it */
 };
 
-static void try_point(struct grid *g, struct aq_placement p)
+/* Does the block fit? */
+static bool try_block(struct grid *g, const struct aq_block_inputs *in)
 {
-    struct aq_block_inputs in = *g->in;
-    in.placement = &p;
-    in.hw = NULL;
     g->tried++;
-    if (aq_block_choose(&g->now, &in, NULL) < 0 || g->now.tight)
-        return;
+    if (aq_block_choose(&g->now, in, NULL) < 0 || g->now.tight)
+        return false;
     double rate = plans_forecast(&g->now, g->in, g->in->hw).gen_tok_s;
     g->fitted++;
     if (rate > g->best) {
         g->best = rate;
         g->plan = g->now.plan;
+    }
+    return true;
+}
+
+/* Micro-batches from one seat on, each a third larger, until several in a row do not fit: what more
+ * seats hold is no smaller, but for parts of KV that are rounded to whole seats. */
+static void try_point(struct grid *g, struct aq_placement p)
+{
+    struct aq_block_inputs in = *g->in;
+    uint32_t most = (uint32_t)aq_div_up(in.sequences, in.micro_batches), sizes[32], count = 0;
+    in.placement = &p;
+    in.hw = NULL;
+    for (uint32_t size = most; size; size = size * 3 / 4)
+        sizes[count++] = size;
+    for (uint32_t unfit = 0; count && unfit < UNFIT_IN_A_ROW;) {
+        in.micro_batch = sizes[--count];
+        unfit = try_block(g, &in) ? 0 : unfit + 1;
     }
 }
 
@@ -487,13 +504,10 @@ static void try_grid(struct grid *g, const struct aq_block_inputs *given)
     g->in = &in;
     in.attention_auto = false;
     for (in.micro_batches = 1; in.micro_batches <= 3; in.micro_batches++) {
-        uint32_t most = (uint32_t)aq_div_up(given->sequences, in.micro_batches);
-        for (in.micro_batch = most; in.micro_batch; in.micro_batch = in.micro_batch * 3 / 4) {
-            for (int side = 0; side < (in.separate ? 2 : 1); side++) {
-                in.attention = side ? AQ_ATTEND_HOST : AQ_ATTEND_DEVICE;
-                in.host_products = side && g->head_near ? 100 : 0;
-                try_placements(g, in.separate ? GRID_STEP_SEPARATE : GRID_STEP);
-            }
+        for (int side = 0; side < (in.separate ? 2 : 1); side++) {
+            in.attention = side ? AQ_ATTEND_HOST : AQ_ATTEND_DEVICE;
+            in.host_products = side && g->head_near ? 100 : 0;
+            try_placements(g, in.separate ? GRID_STEP_SEPARATE : GRID_STEP);
         }
     }
     aq_block_close(&g->now);
