@@ -16,7 +16,7 @@ struct running {
     double start_s;
     double overhead_s, work_s; /* remaining seconds; of work at full speed */
     double work_whole_s;
-    double share[AQ_RESOURCE_SHARED_COUNT]; /* of each resource, at full speed */
+    double share[AQ_RESOURCE_SHARED_COUNT];               /* of each resource, at full speed */
     uint8_t takes[AQ_RESOURCE_SHARED_COUNT], takes_count; /* those it has a share of */
     double threads;
     enum aq_resource own_limit;

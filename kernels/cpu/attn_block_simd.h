@@ -64,8 +64,8 @@ struct decode {
 /* Up to QUERIES_WIDE queries that see the same slots, against a block. */
 struct step {
     const uint8_t *block;
-    uint32_t number; /* of the block */
-    uint32_t query;  /* the first one */
+    uint32_t number;                /* of the block */
+    uint32_t query;                 /* the first one */
     uint32_t begin, slots;          /* what is seen of the block: slots [begin, slots) */
     const uint8_t *next;            /* the block to ask for meanwhile: */
     uint32_t next_slots;            /* this many slots of it */

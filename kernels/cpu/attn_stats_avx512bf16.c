@@ -39,8 +39,8 @@ static inline void put_keys(const struct stats *s, uint32_t half, uint32_t lane,
         vec x[VEC_LANES];
         for (uint32_t i = 0; i < VEC_LANES; i++) {
             size_t at = (size_t)i * s->dim + d;
-            x[i] = i < n ? _mm512_castsi512_ps(load_halves(rows, dtype, at, s->dim - d))
-                         : vec_zero();
+            x[i] =
+                i < n ? _mm512_castsi512_ps(load_halves(rows, dtype, at, s->dim - d)) : vec_zero();
         }
         vec_transpose(x);
         for (uint32_t i = 0; i < VEC_LANES; i++)

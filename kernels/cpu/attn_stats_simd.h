@@ -54,8 +54,8 @@ static struct stats stats_open(struct aq_exec *ex, uint32_t worker, uint32_t dim
 
 /* ---- what the including file defines, behind this ---- */
 
-/* VEC_LANES rows of this dtype, side by side and of which n are there, become lanes of the half from
- * `lane` on. */
+/* VEC_LANES rows of this dtype, side by side and of which n are there, become lanes of the half,
+ * from `lane` on. */
 static inline void put_keys(const struct stats *s, uint32_t half, uint32_t lane, const void *rows,
                             enum aq_dtype dtype, uint32_t n);
 /* Query `from` times scale becomes row i of s->wide as the products take it. */

@@ -132,10 +132,12 @@ void aq_gemm_convert_avx512bf16(void *dst, const void *src, enum aq_dtype dtype,
     }
 }
 
+/* From three steps of rows on, blocks come from L2 as fast as they are multiplied, and longer ones
+ * load and store sums less often: 32 rows by 16 KiB blocks took 1.06 of the time on a Zen 4. */
 static const struct aq_gemm_ops ops = {.compute = AQ_BF16,
                                        .step_rows = STEP_ROWS,
                                        .chunk_rows = AQ_GEMM_CHUNK_ROWS,
-                                       .few_rows = AQ_GEMM_FEW_ROWS,
+                                       .few_rows = 2 * STEP_ROWS,
                                        .block_k = AQ_GEMM_BLOCK_K_BF16,
                                        .stream_ahead = AQ_GEMM_STREAM_AHEAD,
                                        .panels = 1,
