@@ -18,8 +18,9 @@ PASSED = re.compile(r"\[  PASSED  \] (\d+) test\(s\)\.")
 FAILED = re.compile(r"\[  FAILED  \] (\d+) test\(s\)")
 SKIPPED = re.compile(r"\[  SKIPPED \] (\d+) test\(s\)")
 
-# Lines that say why a program failed: of cmocka, Python, sanitizers and libFuzzer.
-REASON = re.compile(r"FAIL|[Ee]rror\b|ERROR|assert|SUMMARY|Base64|^\s+#[0-6] ")
+# Lines that say why a program failed: of cmocka, Python, sanitizers, libFuzzer, kcheck (a case, indented by three)
+# and the emulated device; and the seed that plays it again.
+REASON = re.compile(r"FAIL|[Ee]rror\b|ERROR|assert|SUMMARY|Base64|^\s+#[0-6] |^   [a-z]\w*: |^CUDA emulation: |\bseed \d")
 REASON_FIRST, REASON_LAST, REASON_WIDTH = 8, 4, 400
 LONGEST = 12
 
