@@ -268,7 +268,8 @@ static bool add_wait(struct deriver *d, struct touch self, struct touch on)
 static bool touch_slot(struct deriver *d, const struct aq_use *u, struct touch self)
 {
     struct slot_state *s = &d->slot[u->slot];
-    if (s->written && !add_wait(d, self, s->writer))
+    bool waits = self.pass > 0; /* the first pass only leaves uses behind */
+    if (waits && s->written && !add_wait(d, self, s->writer))
         return false;
     if (u->mode == AQ_USE_READ) {
         if (!aq_build_grow((void **)&s->reader, &s->reader_max, s->reader_count,
@@ -277,7 +278,7 @@ static bool touch_slot(struct deriver *d, const struct aq_use *u, struct touch s
         s->reader[s->reader_count++] = self;
         return true;
     }
-    for (uint32_t i = 0; i < s->reader_count; i++) {
+    for (uint32_t i = 0; waits && i < s->reader_count; i++) {
         if (!add_wait(d, self, s->reader[i]))
             return false;
     }
