@@ -363,7 +363,8 @@ __global__ void __launch_bounds__(THREADS, PLAIN_BLOCKS) stats_plain(struct aq_a
     struct rows r = rows_for(a, s, len, first, first + slots - 1);
     const float *k = keys + lane * (dim + 1);
     float *part = keys + AQ_HEAD_BLOCK_SLOTS * (dim + 1);
-    /* The first warp's, which reads and writes them: begun sums may lie where the score goes. */
+    /* Of the first warp, which writes the score: sums that were begun may lie in its place, so no
+     * other warp may read them. */
     float total = threadIdx.x < slots ? begun_sum(a, sums.row, first + lane) : 0;
     for (uint32_t window = window_of(r.begin), end; window < r.all; window = end) {
         end = window_end(window, s->rows);
