@@ -52,6 +52,8 @@ struct aq_scratch_need {
     uint32_t scored_q_per_kv;
     /* The same where rows choose what they read (aq_kv_choose_fn). */
     uint32_t choosing_q_per_kv;
+    /* Queries of a KV head whose sums come with attn_prefill: rows times query heads; or 0. */
+    uint32_t observed;
 };
 /* Bytes of scratch per worker that every kernel of every table can live with. */
 size_t aq_kernels_scratch_bytes(const struct aq_scratch_need *need);
@@ -350,7 +352,7 @@ struct aq_attn {
     uint32_t kv_heads, q_per_kv, head_dim;
     float scale;
     struct aq_attn_rule rule;
-    struct aq_attn_pairs pairs; /* of aq_attn_stats_fn */
+    struct aq_attn_pairs pairs; /* of aq_attn_stats_fn, and of aq_attn_prefill_fn */
     struct aq_attn_reach reach; /* of another backend than the CPU */
     /* A query sees the last `window` of the keys that it would see, its own among them; 0: all of
      * them.  Slots stand for positions: of caches that have given up no key. */
@@ -366,7 +368,11 @@ AQ_NO_HOLES_END
  * rule as without.  Reads a score and a position per slot and writes a score. */
 typedef void aq_attn_decode_fn(struct aq_exec *ex, const struct aq_attn *a);
 /* For many query rows per sequence (causal): tiles of queries against blocks of keys.  Takes no
- * notice of rules: aq_attn_stats_fn makes the scores of a prompt. */
+ * notice of rules, unless pairs.rows is given: then the sequences' slots.score become what
+ * aq_attn_stats_fn makes of the same call, which must be one for it, too, and has begun with
+ * nothing.  A CPU makes them of the weights that attention has at hand, without products of their
+ * own, as far as these are not too many to keep (kernels/cpu/scratch.h; which depends on the
+ * sequence alone) and there is no window. */
 typedef void aq_attn_prefill_fn(struct aq_exec *ex, const struct aq_attn *a);
 
 /* slots.score[h][j] = sum over the queries i of a sequence that see j and count (a->pairs) of

@@ -14,6 +14,7 @@ struct group {
     uint32_t count;
     bool cut; /* keys are given up now */
     bool sums;
+    bool observed;  /* the sums that keys are given up by come with attention */
     uint32_t lends; /* of one alone: sums of so many queries are kept for the next prompt */
     struct prompt {
         const struct aq_seat_kv *s;
@@ -71,21 +72,28 @@ static uint32_t ranking_rows(const struct exec_attend *t, const struct aq_seat_k
     return rows < tokens ? rows : ALL_ROWS;
 }
 
-/* Column sums of the prompts' probabilities, into their slots' scores: to cut them by, or as scores
- * to go on from. */
-static void sum_columns(const struct group *g, bool cut)
+/* How the prompts' probabilities are summed by columns, and of which queries: to cut them by, or as
+ * scores to go on from. */
+static void take_rule(const struct group *g, bool cut, struct aq_attn *io)
 {
     const struct aq_kv_policy *kv = &g->t->policy;
+    const struct prompt *p = g->prompt;
+    io->rule = exec_rule_of(cut ? &kv->prompt : &kv->decode, p->s);
+    io->pairs.rows = ranking_rows(g->t, p->s, *p->tokens);
+    if (cut && aq_kv_policy_each(kv))
+        io->rule.group = AQ_ATTN_EACH;
+}
+
+/* These sums, into the prompts' slots' scores. */
+static void sum_columns(const struct group *g, bool cut)
+{
     const struct prompt *p = g->prompt;
     struct aq_attn_seq seq[AQ_KV_PROMPT_ROOMS_MAX];
     struct aq_attn a = g->a;
     memcpy(seq, g->seq, g->count * sizeof(*seq));
-    a.rule = exec_rule_of(cut ? &kv->prompt : &kv->decode, p->s);
-    a.pairs.rows = ranking_rows(g->t, p->s, *p->tokens);
-    if (cut && aq_kv_policy_each(kv))
-        a.rule.group = AQ_ATTN_EACH;
+    take_rule(g, cut, &a);
     a.seqs = seq;
-    if (aq_kv_policy_sums_all(kv, &p->s->limits, *p->tokens))
+    if (aq_kv_policy_sums_all(&g->t->policy, &p->s->limits, *p->tokens))
         keep_begun(g, &a, seq);
     g->t->c->kernels->attn_stats(g->t->c->exec, &a);
 }
@@ -105,6 +113,24 @@ static void score_into(struct group *g, uint64_t offset)
     for (uint32_t i = 0; i < g->count; i++)
         g->seq[i].slots = (struct aq_attn_slots){.score = array_of(&g->prompt[i], offset),
                                                  .stride = layout_of(g)->stride};
+}
+
+/* Where what keys are worth is made of column sums, these go beside it. */
+static uint64_t sums_at(const struct group *g)
+{
+    const struct aq_kv_prefill_layout *layout = layout_of(g);
+    return aq_kv_policy_values(&g->t->policy) ? layout->sums : layout->value;
+}
+
+/* Attention, and with it the sums of the queries that rank the prompts' keys, unless all do. */
+static void attend_rows(struct group *g)
+{
+    struct aq_attn a = g->a;
+    if (g->observed) {
+        score_into(g, sums_at(g));
+        take_rule(g, true, &a);
+    }
+    g->t->c->kernels->attn_prefill(g->t->c->exec, &a);
 }
 
 /* What keys are worth that are ranked by themselves. */
@@ -162,12 +188,12 @@ static void rank_keys(struct group *g)
         score_into(g, layout->sums);
         sum_near(g);
     }
-    score_into(g, source == AQ_KV_SOURCE_COLUMNS && made ? layout->sums : layout->value);
+    score_into(g, source == AQ_KV_SOURCE_COLUMNS ? sums_at(g) : layout->value);
     if (source == AQ_KV_SOURCE_EXPECTED)
         exec_expect(t->x, t->c, g->prompt->seat, &g->a, g->prompt->s->limits.sinks);
-    else if (source == AQ_KV_SOURCE_COLUMNS)
+    else if (source == AQ_KV_SOURCE_COLUMNS && !g->observed)
         sum_columns(g, true);
-    else
+    else if (source != AQ_KV_SOURCE_COLUMNS)
         for (uint32_t i = 0; i < g->count; i++)
             rank_by_keys(g, i);
     if (source != AQ_KV_SOURCE_COLUMNS || !made)
@@ -387,6 +413,10 @@ static void gather(struct group *g, const struct exec_attend *t, uint32_t first,
     if (g->sums)
         g->a.log_sum_exp =
             (float *)(exec_slot(x, AQ_SLOT_KV_PREFILL, 0) + x->prompt_layout.log_sum_exp);
+    g->observed = t->policy.prompt.source == AQ_KV_SOURCE_COLUMNS && g->sums &&
+                  !exec_kv_of(t, first)->limits.profiled &&
+                  (g->cut || exec_kv_of(t, first)->whole) &&
+                  ranking_rows(t, exec_kv_of(t, first), exec_seat_of(t, first)->seen) != ALL_ROWS;
     if (residual)
         g->a.kv_dtype = AQ_F16;
     for (uint32_t n = 0; n < g->count; n++) {
@@ -428,7 +458,7 @@ static void attend_group(const struct exec_attend *t, uint32_t first, uint32_t e
     const struct aq_seat_kv *s = g.prompt->s;
     copy_prefix(t, first, g.seq);
     t->c->kernels->kv_append(t->c->exec, &g.a);
-    t->c->kernels->attn_prefill(t->c->exec, &g.a);
+    attend_rows(&g);
     if (s->whole || (g.cut && kv->prompt.source != AQ_KV_SOURCE_POSITION))
         rank_keys(&g);
     else if (g.sums)

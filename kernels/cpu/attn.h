@@ -124,6 +124,22 @@ static inline void aq_attn_assert(const struct aq_attn *a)
     aq_attn_decode_assert(a);
     assert(!aq_dtype_is_kivi(a->kv_dtype));
 }
+static inline void aq_attn_stats_assert(const struct aq_attn *a)
+{
+    aq_attn_assert(a);
+    assert(!a->begun.len || (a->seq_count == 1 && a->begun.sums));
+    assert(a->rule.victim && a->q && a->log_sum_exp && a->rule.group != AQ_ATTN_MAX_OF_SUMS);
+    for (uint32_t i = 0; i < a->seq_count; i++)
+        assert(a->seqs[i].slots.score);
+}
+static inline void aq_attn_prefill_assert(const struct aq_attn *a)
+{
+    aq_attn_assert(a);
+    if (!a->pairs.rows)
+        return;
+    aq_attn_stats_assert(a);
+    assert(!a->begun.len);
+}
 
 /* Rows of sums that column sums make of a sequence, and the query heads that each is of. */
 static inline uint32_t aq_attn_stats_rows(const struct aq_attn *a)
@@ -141,13 +157,64 @@ static inline float aq_attn_begun_sum(const struct aq_attn *a, uint32_t row, uin
     return key < a->begun.len ? a->begun.sums[(size_t)row * a->begun.stride + key] : 0;
 }
 
-static inline void aq_attn_stats_assert(const struct aq_attn *a)
+/* ---- sums that come with prefill attention ---- */
+
+/* The query rows of a sequence whose columns are summed. */
+static inline uint32_t aq_attn_observed_rows(const struct aq_attn *a, const struct aq_attn_seq *s)
 {
-    aq_attn_assert(a);
-    assert(!a->begun.len || (a->seq_count == 1 && a->begun.sums));
-    assert(a->rule.victim && a->q && a->log_sum_exp && a->rule.group != AQ_ATTN_MAX_OF_SUMS);
-    for (uint32_t i = 0; i < a->seq_count; i++)
-        assert(a->seqs[i].slots.score);
+    return (uint32_t)aq_min_u64(a->pairs.rows, s->rows);
+}
+
+/* How many queries of a KV head prefill attention keeps the weights of, for their sums: these rows
+ * of all query heads, or none. */
+static inline uint32_t aq_attn_observed(const struct aq_attn *a, const struct aq_attn_seq *s)
+{
+    uint32_t queries = aq_attn_observed_rows(a, s) * a->q_per_kv, keys = 0;
+    if (!queries || a->window || queries > aq_attn_bf16_lanes(a->head_dim))
+        return 0;
+    for (uint32_t h = 0; h < (s->len_step ? a->kv_heads : 1); h++)
+        keys = (uint32_t)aq_max_u64(keys, aq_attn_len(s, h));
+    return aq_attn_observed_weights(queries, keys) <= AQ_ATTN_OBSERVED_WEIGHTS ? queries : 0;
+}
+
+/* The sums of sequences of which attention has kept no weights. */
+static inline void aq_attn_sum_others(struct aq_exec *ex, const struct aq_attn *a,
+                                      aq_attn_stats_fn *stats)
+{
+    for (uint32_t i = 0; a->pairs.rows && i < a->seq_count; i++) {
+        struct aq_attn one = *a;
+        one.seqs = &a->seqs[i];
+        one.seq_count = 1;
+        if (!aq_attn_observed(a, one.seqs))
+            stats(ex, &one);
+    }
+}
+
+/* Weights of a KV head's last queries, exp(score - a maximum), as prefill attention leaves them. A
+ * lane is a query, all query heads counted, row by row. */
+struct aq_attn_weights {
+    uint32_t keys;  /* from 0 on, whole tiles of every kind */
+    uint32_t lanes; /* whole vectors */
+    uint32_t first; /* the lane of the first of the queries, up to which lanes are spare */
+    uint32_t block; /* keys that have a maximum in common */
+    float *weight;  /* [lanes / vector][keys][vector of lanes] */
+    float *max;     /* [lanes / vector][keys / block][vector of lanes] */
+    float *log_sum; /* [lanes]: log of the sum of exp(score) */
+};
+
+static inline struct aq_attn_weights aq_attn_weights_open(struct aq_exec *ex, uint32_t worker,
+                                                          uint32_t head_dim, uint32_t keys,
+                                                          uint32_t lanes, uint32_t block)
+{
+    struct aq_attn_weights o = {.lanes = lanes, .block = block};
+    size_t offset = aq_attn_observed_offset(head_dim);
+    o.keys = (uint32_t)aq_align_up(keys, AQ_ATTN_OBSERVED_KEYS);
+    o.weight = (float *)(void *)((uint8_t *)aq_exec_scratch(ex, worker) + offset);
+    o.max = o.weight + (size_t)lanes * o.keys;
+    o.log_sum = o.max + (size_t)lanes * (o.keys / block);
+    assert(offset + (size_t)((uint8_t *)(o.log_sum + lanes) - (uint8_t *)o.weight) <=
+           aq_exec_scratch_size(ex));
+    return o;
 }
 
 #endif

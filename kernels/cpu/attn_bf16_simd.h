@@ -54,6 +54,9 @@ struct prefill {
     int32_t *before, *visible;  /* [lanes]: each query sees the keys between the two */
     float *score;               /* [KEYS / 16][2] tiles: of a unit and a block */
     uint16_t *p;                /* [2][GROUPS] tiles: their weights */
+    /* Where weights are kept before they are rounded, of units from this one on. */
+    struct aq_attn_weights observed;
+    uint32_t observed_unit;
     /* The stretch at work. */
     uint16_t *k;        /* [blocks][KEYS / 16][depth] tiles */
     uint16_t *v;        /* [blocks][height][GROUPS] tiles */
@@ -202,10 +205,20 @@ static void scale_column(const struct prefill *t, const struct piece *x, uint32_
     }
 }
 
+/* The lane in what is kept of a column's first. */
+VEC_FN size_t observed_lane(const struct prefill *t, const struct piece *x, uint32_t column)
+{
+    return (size_t)(x->unit - t->observed_unit) * UNIT + column * VEC_LANES;
+}
+
 /* Weights of a column, and their sum. */
 VEC_FN void weigh_column(const struct prefill *t, const struct piece *x, uint32_t column,
-                         enum mask mask)
+                         enum mask mask, bool keeps)
 {
+    const struct aq_attn_weights *o = &t->observed;
+    float *kept = NULL;
+    if (keeps)
+        kept = o->weight + observed_lane(t, x, column) * o->keys + (size_t)x->first_key * VEC_LANES;
     uint32_t lane = x->unit * UNIT + column * VEC_LANES, slot = 0;
     const float *s = t->score + (size_t)column * TILE_FLOATS;
     uint16_t *p = t->p + (size_t)column * GROUPS * TILE_HALVES;
@@ -218,6 +231,11 @@ VEC_FN void weigh_column(const struct prefill *t, const struct piece *x, uint32_
             a = exp2_near(vec_fms(a, scale, base));
             b = exp2_near(vec_fms(b, scale, base));
             _mm512_store_si512(p, vec_pairs(a, b));
+            if (keeps) {
+                vec_store(kept, a);
+                vec_store(kept + VEC_LANES, b);
+                kept += 2 * VEC_LANES;
+            }
             weight = vec_add(weight, vec_add(a, b));
         }
     }
@@ -244,21 +262,40 @@ VEC_FN void raise_column(const struct prefill *t, const struct piece *x, uint32_
         scale_column(t, x, column, vec_select(raised, factor, vec_set(1)));
 }
 
-VEC_FN void weigh_masked(const struct prefill *t, const struct piece *x, enum mask mask)
+/* Keeps the maximum that a column's weights are made with. */
+VEC_FN void keep_max(const struct prefill *t, const struct piece *x, uint32_t column)
+{
+    const struct aq_attn_weights *o = &t->observed;
+    float *to = o->max + observed_lane(t, x, column) * (o->keys / KEYS);
+    vec_store(to + (size_t)x->first_key / KEYS * VEC_LANES,
+              vec_load(t->max + x->unit * UNIT + column * VEC_LANES));
+}
+
+VEC_FN void weigh_masked(const struct prefill *t, const struct piece *x, enum mask mask, bool keeps)
 {
     for (uint32_t column = 0; column < 2; column++) {
         raise_column(t, x, column, mask);
-        weigh_column(t, x, column, mask);
+        if (keeps)
+            keep_max(t, x, column);
+        weigh_column(t, x, column, mask, keeps);
+    }
+}
+
+VEC_FN void weigh_unit(const struct prefill *t, const struct piece *x, bool keeps)
+{
+    switch (x->mask) {
+    case MASK_NONE: weigh_masked(t, x, MASK_NONE, keeps); break;
+    case MASK_END: weigh_masked(t, x, MASK_END, keeps); break;
+    case MASK_BOTH: weigh_masked(t, x, MASK_BOTH, keeps); break;
     }
 }
 
 static void weigh(const struct prefill *t, const struct piece *x)
 {
-    switch (x->mask) {
-    case MASK_NONE: weigh_masked(t, x, MASK_NONE); break;
-    case MASK_END: weigh_masked(t, x, MASK_END); break;
-    case MASK_BOTH: weigh_masked(t, x, MASK_BOTH); break;
-    }
+    if (x->unit < t->observed_unit)
+        weigh_unit(t, x, false);
+    else
+        weigh_unit(t, x, true);
 }
 
 /* ---- a stretch ---- */
@@ -563,7 +600,7 @@ VEC_FN void store_lanes(const struct prefill *t, uint32_t lane)
 static struct prefill prefill_begin(struct aq_exec *ex, const struct prefill_run *run,
                                     uint32_t lanes, uint32_t worker)
 {
-    struct prefill t = {.run = *run, .lanes = lanes};
+    struct prefill t = {.run = *run, .lanes = lanes, .observed_unit = UINT32_MAX};
     t.units = (uint32_t)aq_div_up(lanes, UNIT);
     t.depth = (uint32_t)aq_div_up(run->a->head_dim, TILE_K);
     t.height = 2 * t.depth;
@@ -588,12 +625,37 @@ static struct prefill prefill_begin(struct aq_exec *ex, const struct prefill_run
     return t;
 }
 
+/* Weights are kept of the last `observed` of the item's queries. */
+static void observe(struct prefill *t, struct aq_exec *ex, uint32_t observed, uint32_t worker)
+{
+    const struct prefill_run *run = &t->run;
+    uint32_t first = t->lanes - observed;
+    t->observed_unit = first / UNIT;
+    t->observed =
+        aq_attn_weights_open(ex, worker, run->a->head_dim, aq_attn_len(run->seq, run->head),
+                             (t->units - t->observed_unit) * UNIT, KEYS);
+    t->observed.first = first % UNIT;
+}
+
+static void store_log_sums(const struct prefill *t)
+{
+    for (uint32_t lane = 0; lane < t->lanes; lane++)
+        t->run.a->log_sum_exp[lane_head(&t->run, lane)] = t->max[lane] + logf(t->weight[lane]);
+    for (uint32_t i = 0; i < t->observed.lanes; i++) {
+        uint32_t lane = t->observed_unit * UNIT + i;
+        t->observed.log_sum[i] = t->max[lane] + logf(t->weight[lane]);
+    }
+}
+
+/* An item: `lanes` queries, of the last of which, `observed`, the columns are summed. */
 VEC_FN void prefill_queries(struct aq_exec *ex, const struct prefill_run *run, enum aq_dtype dtype,
-                            uint32_t lanes, uint32_t worker)
+                            uint32_t lanes, uint32_t observed, uint32_t worker)
 {
     struct prefill t = prefill_begin(ex, run, lanes, worker);
     uint32_t key = keys_seen(run, run->query).begin / KEYS * KEYS;
     uint32_t end = keys_seen(run, run->query + lanes - 1).end;
+    if (observed)
+        observe(&t, ex, observed, worker);
     begin_lanes(&t, dtype, key, end);
     products_begin();
     for (uint32_t stretch = aq_attn_bf16_stretch(run->a->head_dim); key < end; key += stretch) {
@@ -608,8 +670,10 @@ VEC_FN void prefill_queries(struct aq_exec *ex, const struct prefill_run *run, e
     products_end();
     for (uint32_t lane = 0; lane < lanes; lane += VEC_LANES)
         store_lanes(&t, lane);
-    for (uint32_t lane = 0; run->a->log_sum_exp && lane < lanes; lane++)
-        run->a->log_sum_exp[lane_head(run, lane)] = t.max[lane] + logf(t.weight[lane]);
+    if (run->a->log_sum_exp)
+        store_log_sums(&t);
+    if (observed)
+        aq_attn_sum_observed_avx512(ex, worker, run->a, run->seq, run->head, &t.observed);
 }
 
 /* ---- items ---- */
@@ -634,7 +698,8 @@ static uint32_t all_items(const struct prefill_job *job)
 }
 
 /* Items are numbered by sequence, then from its last queries (which see most) to its first, then by
- * head: the last items of a run are short, so that workers end together. */
+ * head: the last items of a run are short, so that workers end together.  The first one of a head
+ * is as large as any, and has all queries whose columns are summed. */
 VEC_FN void prefill_item(const struct prefill_job *job, enum aq_dtype dtype, uint32_t item,
                          uint32_t worker)
 {
@@ -646,10 +711,10 @@ VEC_FN void prefill_item(const struct prefill_job *job, enum aq_dtype dtype, uin
         items = items_of(job, ++seq);
     }
     struct prefill_run run = {.a = a, .seq = seq, .head = item % a->kv_heads};
-    run.query = (items - 1 - item / a->kv_heads) * job->lanes;
-    uint32_t queries = seq->rows * a->q_per_kv;
-    prefill_queries(job->ex, &run, dtype, (uint32_t)aq_min_u64(job->lanes, queries - run.query),
-                    worker);
+    uint32_t behind = item / a->kv_heads * job->lanes, end = seq->rows * a->q_per_kv - behind;
+    uint32_t lanes = (uint32_t)aq_min_u64(job->lanes, end);
+    run.query = end - lanes;
+    prefill_queries(job->ex, &run, dtype, lanes, behind ? 0 : aq_attn_observed(a, seq), worker);
 }
 
 static void prefill_item_f32(void *job, uint32_t item, uint32_t worker)
@@ -683,11 +748,14 @@ static void attend_pairs(struct aq_exec *ex, const struct aq_attn *a)
         aq_attn_prefill_avx512(ex, a);
         return;
     }
-    aq_attn_assert(a);
+    aq_attn_prefill_assert(a);
     assert(aq_attn_bf16_scratch_bytes(a->head_dim) <= aq_exec_scratch_size(ex));
     struct prefill_job job = {.ex = ex, .a = a, .lanes = aq_attn_bf16_lanes(a->head_dim)};
     uint32_t items = all_items(&job), enough = 4 * aq_pool_threads(aq_exec_pool(ex));
-    while (items < enough && job.lanes > 2 * UNIT) { /* some work for every thread */
+    uint32_t least = 2 * UNIT;
+    for (uint32_t i = 0; i < a->seq_count; i++)
+        least = (uint32_t)aq_max_u64(least, aq_attn_observed(a, &a->seqs[i]));
+    while (items < enough && job.lanes >= 2 * least) { /* some work for every thread */
         job.lanes /= 2;
         items = all_items(&job);
     }
@@ -696,4 +764,5 @@ static void attend_pairs(struct aq_exec *ex, const struct aq_attn *a)
         [AQ_Q8] = prefill_item_q8,   [AQ_Q4] = prefill_item_q4,
     };
     aq_pool_run(aq_exec_pool(ex), fns[a->kv_dtype], &job, items);
+    aq_attn_sum_others(ex, a, aq_attn_stats_avx512bf16);
 }

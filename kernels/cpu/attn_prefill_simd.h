@@ -25,6 +25,9 @@ struct prefill {
     float *max, *weight, *correction; /* [TILE_LANES] */
     int32_t *before, *visible;        /* [TILE_LANES]: each query sees the keys between the two */
     float *k_wide, *v_wide;           /* [BLOCK_SLOTS][dim]: for K and V that are not f32 */
+    /* Where weights are kept, and the lane in it of lane 0; NULL: nowhere. */
+    const struct aq_attn_weights *observed;
+    uint32_t observed_lane;
     /* The block at work. */
     const float *k, *v;
     uint32_t slots;     /* that any query sees */
@@ -153,9 +156,27 @@ VEC_FN void value_columns(const struct prefill *t, uint32_t v, int width, enum m
         value_block(t, d, v, 1, width, mask);
 }
 
+/* Keeps the weights of the block, for sums over queries. */
+VEC_FN void keep_columns(const struct prefill *t, uint32_t first, int width)
+{
+    const struct aq_attn_weights *o = t->observed;
+    for (int w = 0; w < width; w++) {
+        uint32_t v = first + (uint32_t)w;
+        size_t lane = t->observed_lane + v * VEC_LANES;
+        const float *p = t->p + v * VEC_LANES;
+        float *to = o->weight + lane * o->keys + (size_t)t->first_key * VEC_LANES;
+        vec_store(o->max + lane * (o->keys / BLOCK_SLOTS) + t->first_key / BLOCK_SLOTS * VEC_LANES,
+                  vec_load(t->max + v * VEC_LANES));
+        for (uint32_t slot = 0; slot < t->slots; slot++, p += TILE_LANES, to += VEC_LANES)
+            vec_store(to, vec_load(p));
+    }
+}
+
 VEC_FN void attend_masked(const struct prefill *t, uint32_t v, int width, enum mask mask)
 {
     weigh_columns(t, v, width, mask);
+    if (t->observed)
+        keep_columns(t, v, width);
     value_columns(t, v, width, mask);
 }
 
@@ -291,11 +312,15 @@ VEC_FN void take_block(struct prefill *t, enum aq_dtype dtype, const uint8_t *bl
     t->v = t->v_wide;
 }
 
+/* Queries [run->query, + lanes), whose weights are kept where `observed` says, from a lane on. */
 VEC_FN void prefill_queries(struct aq_exec *ex, const struct prefill_run *run, enum aq_dtype dtype,
-                            uint32_t lanes, uint32_t worker)
+                            uint32_t lanes, uint32_t worker, const struct aq_attn_weights *observed,
+                            uint32_t lane)
 {
     uint32_t dim = run->a->head_dim;
     struct prefill t = prefill_begin(ex, worker, dim, lanes);
+    t.observed = observed;
+    t.observed_lane = lane;
     begin_lanes(&t, run);
     struct span least = keys_seen(run, run->query), most = keys_seen(run, run->query + lanes - 1);
     size_t block_bytes = aq_kv_block_bytes(dtype, dim);
@@ -315,11 +340,36 @@ VEC_FN void prefill_queries(struct aq_exec *ex, const struct prefill_run *run, e
         store_lanes(&t, run, v);
     if (run->a->log_sum_exp)
         store_log_sums(&t, run);
+    for (uint32_t v = 0; observed && v < t.vecs; v++) {
+        for (uint32_t i = v * VEC_LANES; i < (v + 1) * VEC_LANES; i++)
+            observed->log_sum[lane + i] = t.max[i] + logf(t.weight[i]);
+    }
 }
 
+/* The last queries of a head, whose columns are summed, are attended one tile after the other, and
+ * then their weights are there. */
+VEC_FN void prefill_observed(struct aq_exec *ex, const struct prefill_run *run, enum aq_dtype dtype,
+                             uint32_t queries, uint32_t worker)
+{
+    const struct aq_attn *a = run->a;
+    uint32_t len = aq_attn_len(run->seq, run->head);
+    struct aq_attn_weights o = aq_attn_weights_open(
+        ex, worker, a->head_dim, len, (uint32_t)aq_align_up(queries, VEC_LANES), BLOCK_SLOTS);
+    for (uint32_t lane = 0; lane < queries; lane += TILE_LANES) {
+        struct prefill_run part = *run;
+        part.query += lane;
+        prefill_queries(ex, &part, dtype, (uint32_t)aq_min_u64(TILE_LANES, queries - lane), worker,
+                        &o, lane);
+    }
+    VEC_VERSION(attn_sum_observed)(ex, worker, a, run->seq, run->head, &o);
+}
+
+/* The pieces of work that a head's queries are. */
 static uint32_t query_tiles(const struct aq_attn *a, const struct aq_attn_seq *seq)
 {
-    return (uint32_t)aq_div_up((uint64_t)seq->rows * a->q_per_kv, TILE_LANES);
+    uint32_t observed = aq_attn_observed(a, seq);
+    uint64_t others = (uint64_t)seq->rows * a->q_per_kv - observed;
+    return (uint32_t)aq_div_up(others, TILE_LANES) + (observed > 0);
 }
 
 /* Tiles are numbered by sequence, then from its last queries (which see most) to its first, then by
@@ -335,10 +385,15 @@ VEC_FN void prefill_tile(const struct prefill_job *job, enum aq_dtype dtype, uin
         tiles = query_tiles(a, ++seq);
     }
     struct prefill_run run = {.a = a, .seq = seq, .head = tile % a->kv_heads};
+    uint32_t observed = aq_attn_observed(a, seq), queries = seq->rows * a->q_per_kv - observed;
     run.query = (tiles - 1 - tile / a->kv_heads) * TILE_LANES;
-    uint32_t queries = seq->rows * a->q_per_kv;
+    if (run.query >= queries) { /* the first piece of a head */
+        run.query = queries;
+        prefill_observed(job->ex, &run, dtype, observed, worker);
+        return;
+    }
     uint32_t lanes = (uint32_t)aq_min_u64(TILE_LANES, queries - run.query);
-    prefill_queries(job->ex, &run, dtype, lanes, worker);
+    prefill_queries(job->ex, &run, dtype, lanes, worker, NULL, 0);
 }
 
 static void prefill_tile_f32(void *job, uint32_t tile, uint32_t worker)
@@ -368,7 +423,7 @@ static void prefill_tile_q4(void *job, uint32_t tile, uint32_t worker)
 
 void VEC_VERSION(attn_prefill)(struct aq_exec *ex, const struct aq_attn *a)
 {
-    aq_attn_assert(a);
+    aq_attn_prefill_assert(a);
     assert(aq_attn_scratch_bytes(a->head_dim) <= aq_exec_scratch_size(ex));
     struct prefill_job job = {.ex = ex, .a = a};
     uint32_t tiles = 0;
@@ -379,4 +434,5 @@ void VEC_VERSION(attn_prefill)(struct aq_exec *ex, const struct aq_attn *a)
         [AQ_Q8] = prefill_tile_q8,   [AQ_Q4] = prefill_tile_q4,
     };
     aq_pool_run(aq_exec_pool(ex), fns[a->kv_dtype], &job, tiles);
+    aq_attn_sum_others(ex, a, VEC_VERSION(attn_stats));
 }

@@ -216,15 +216,6 @@ void aq_attn_decode_ref(struct aq_exec *ex, const struct aq_attn *a)
     attend_all(ex, a);
 }
 
-/* As decode, but for rules. */
-void aq_attn_prefill_ref(struct aq_exec *ex, const struct aq_attn *a)
-{
-    struct aq_attn without = *a;
-    aq_attn_assert(a);
-    without.rule = (struct aq_attn_rule){0};
-    attend_all(ex, &without);
-}
-
 /* ---- column sums ---- */
 
 /* The sum over queries for one key, queries ascending; in f64 within a window of queries, and a
@@ -278,4 +269,15 @@ void aq_attn_stats_ref(struct aq_exec *ex, const struct aq_attn *a)
     assert(a->q_per_kv * sizeof(double) + rows_bytes(a) <= aq_exec_scratch_size(ex));
     struct job job = {.ex = ex, .a = a};
     aq_pool_run(aq_exec_pool(ex), stats_tile, &job, a->seq_count * aq_attn_stats_rows(a));
+}
+
+/* As decode, but for rules, which are of the column sums. */
+void aq_attn_prefill_ref(struct aq_exec *ex, const struct aq_attn *a)
+{
+    struct aq_attn without = *a;
+    aq_attn_prefill_assert(a);
+    without.rule = (struct aq_attn_rule){0};
+    attend_all(ex, &without);
+    if (a->pairs.rows)
+        aq_attn_stats_ref(ex, a);
 }

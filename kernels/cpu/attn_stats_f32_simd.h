@@ -45,3 +45,48 @@ void VEC_VERSION(attn_stats)(struct aq_exec *ex, const struct aq_attn *a)
 {
     sum_columns(ex, a);
 }
+
+/* ---- of weights that attention has kept ---- */
+
+/* Weights become probabilities, and tiles [key][lane] of a vector's size [lane][key]. */
+static void turn_weights(const struct aq_attn_weights *o, uint32_t len)
+{
+    for (uint32_t lane = 0; lane < o->lanes; lane += VEC_LANES) {
+        float *at = o->weight + (size_t)lane * o->keys;
+        const float *max = o->max + (size_t)lane * (o->keys / o->block);
+        vec log_sum = vec_load(o->log_sum + lane);
+        for (uint32_t key = 0; key < len; key += o->block, max += VEC_LANES) {
+            vec factor = vec_exp(vec_sub(vec_load(max), log_sum));
+            for (uint32_t tile = 0; tile < o->block; tile += VEC_LANES) {
+                vec x[VEC_LANES];
+                for (uint32_t i = 0; i < VEC_LANES; i++)
+                    x[i] = vec_mul(vec_load(at + i * VEC_LANES), factor);
+                vec_transpose(x);
+                for (uint32_t i = 0; i < VEC_LANES; i++, at += VEC_LANES)
+                    vec_store(at, x[i]);
+            }
+        }
+    }
+}
+
+static void observed_rows(struct stats *s, const struct stats_run *run, uint32_t row, uint32_t n)
+{
+    join_rows(s, run, row, n, true);
+}
+
+void VEC_VERSION(attn_sum_observed)(struct aq_exec *ex, uint32_t worker, const struct aq_attn *a,
+                                    const struct aq_attn_seq *seq, uint32_t head,
+                                    const struct aq_attn_weights *o)
+{
+    uint32_t each = aq_attn_stats_rows(a) / a->kv_heads, len = aq_attn_len(seq, head);
+    struct stats s = stats_open(ex, worker, a->head_dim);
+    s.observed = o;
+    take_powers(&s, a->rule.decay);
+    turn_weights(o, len);
+    for (uint32_t row = head * each; row < (head + 1) * each; row++) {
+        for (uint32_t key = 0; key < len; key += AQ_ATTN_STATS_KEYS) {
+            struct stats_run run = stats_run_of(a, seq, row, key);
+            sum_rows(&s, &run, observed_rows);
+        }
+    }
+}

@@ -9,6 +9,9 @@
  * see a key of the tile are looked at: the causal half of the products, and no row of probabilities
  * is ever stored.
  *
+ * Where prefill attention has kept the weights of the queries (struct aq_attn_weights), these take
+ * the place of products and exp().
+ *
  * A lane adds the queries of a window of STATS_WINDOW in order, and then the windows, which begin
  * at multiples of it: sums of thousands lose little, and no bit depends on tiles or threads. */
 
@@ -34,6 +37,7 @@ struct stats {
     float *total, *window, *pending; /* [STATS_HALVES][TILE_LANES]: sums, sums of the window,
                                                c of a query whose heads are not complete */
     float *power;                    /* [STATS_WINDOW + 1]: of the decay */
+    const struct aq_attn_weights *observed; /* what there is in place of products */
 };
 
 static struct stats stats_open(struct aq_exec *ex, uint32_t worker, uint32_t dim)
@@ -154,7 +158,20 @@ static inline struct stats_keys counting(const struct stats_run *run, uint32_t q
 struct stats_form {
     enum aq_attn_stat stat;
     bool plain; /* one query head, and every key counts */
+    bool known; /* probabilities have been made of the products */
 };
+
+/* What attention has left of a query and the keys from vector v of a half on: vectors that are
+ * VEC_LANES apart. */
+VEC_FN const float *weights_of(const struct stats *s, const struct stats_run *run, uint32_t half,
+                               uint32_t v, uint32_t query, uint32_t g)
+{
+    const struct aq_attn_weights *o = s->observed;
+    uint32_t first = run->seq->rows - aq_attn_observed_rows(run->a, run->seq);
+    uint32_t lane = o->first + (query - first) * run->a->q_per_kv + run->g + g;
+    size_t key = (size_t)run->key + half * TILE_LANES + v * VEC_LANES;
+    return o->weight + (lane / VEC_LANES * (size_t)o->keys + key + lane % VEC_LANES) * VEC_LANES;
+}
 
 /* The rows of products in t.p join the sums of `BLOCK_WIDTH` vectors from v on. */
 VEC_FN void add_rows(const struct stats *s, const struct stats_run *run, struct stats_form f,
@@ -164,6 +181,7 @@ VEC_FN void add_rows(const struct stats *s, const struct stats_run *run, struct 
     uint32_t at = half * TILE_LANES + v * VEC_LANES, rows = run->seq->rows;
     uint32_t query = row / run->group, g = row % run->group;
     enum aq_attn_group group = a->rule.group;
+    const size_t step = f.known ? VEC_LANES * VEC_LANES : VEC_LANES;
     vec window[BLOCK_WIDTH], c[BLOCK_WIDTH];
     for (int w = 0; w < BLOCK_WIDTH; w++) {
         window[w] = vec_load(s->window + at + w * VEC_LANES);
@@ -173,16 +191,19 @@ VEC_FN void add_rows(const struct stats *s, const struct stats_run *run, struct 
     for (uint32_t i = 0; i < n; i++) {
         size_t q_row = (size_t)run->seq->row + query;
         size_t q_head = (q_row * a->kv_heads + run->head) * a->q_per_kv + run->g + g;
-        vec log_sum = vec_set(a->log_sum_exp[q_head]);
+        vec log_sum = f.known ? vec_zero() : vec_set(a->log_sum_exp[q_head]);
         vec power = vec_set(s->power[window_end - 1 - query]);
         struct stats_keys keys = counting(run, query);
         int64_t base = (int64_t)run->key + at;
         vec_int first = vec_int_set((int32_t)(keys.first - base - 1));
         vec_int end = vec_int_set((int32_t)(keys.end - base));
         vec border = vec_set(a->rule.threshold / (float)keys.seen);
+        const float *from =
+            f.known ? weights_of(s, run, half, v, query, g) : s->p + i * TILE_LANES + v * VEC_LANES;
         for (int w = 0; w < BLOCK_WIDTH; w++) {
-            vec p = vec_load(s->p + i * TILE_LANES + (v + (uint32_t)w) * VEC_LANES);
-            p = vec_exp(vec_sub(p, log_sum));
+            vec p = vec_load(from + (size_t)w * step);
+            if (!f.known)
+                p = vec_exp(vec_sub(p, log_sum));
             if (f.stat == AQ_ATTN_PROB_SQUARED)
                 p = vec_mul(p, p);
             if (f.stat == AQ_ATTN_LOW)
@@ -222,12 +243,15 @@ static void end_window(const struct stats *s, uint32_t queries)
 }
 
 /* Rows [row, row + n), at most 32 of one window, against the tile. */
-static void stats_rows(struct stats *s, const struct stats_run *run, uint32_t row, uint32_t n)
+VEC_FN void join_rows(struct stats *s, const struct stats_run *run, uint32_t row, uint32_t n,
+                      bool known)
 {
     struct stats_keys least = counting(run, row / run->group);
     struct stats_keys most = counting(run, (row + n - 1) / run->group);
-    take_queries(s, run, row, n);
-    ask_queries(run, row + n);
+    if (!known) {
+        take_queries(s, run, row, n);
+        ask_queries(run, row + n);
+    }
     for (uint32_t half = 0; half < STATS_HALVES; half++) {
         int64_t key = (int64_t)run->key + half * TILE_LANES;
         if (most.end <= key || least.first >= key + TILE_LANES || key >= run->len)
@@ -235,15 +259,23 @@ static void stats_rows(struct stats *s, const struct stats_run *run, uint32_t ro
         bool all = least.end >= key + TILE_LANES && most.first <= key;
         enum aq_attn_stat stat = run->a->rule.stat;
         for (uint32_t v = 0; v < TILE_VECS; v += BLOCK_WIDTH) {
-            multiply_keys(s, half, v, n);
+            if (!known)
+                multiply_keys(s, half, v, n);
             if (stat == AQ_ATTN_PROB && all && run->group == 1)
-                add_rows(s, run, (struct stats_form){AQ_ATTN_PROB, true}, half, v, row, n);
+                add_rows(s, run, (struct stats_form){AQ_ATTN_PROB, true, known}, half, v, row, n);
             else if (stat == AQ_ATTN_PROB)
-                add_rows(s, run, (struct stats_form){AQ_ATTN_PROB, false}, half, v, row, n);
+                add_rows(s, run, (struct stats_form){AQ_ATTN_PROB, false, known}, half, v, row, n);
             else
-                add_rows(s, run, (struct stats_form){stat, false}, half, v, row, n);
+                add_rows(s, run, (struct stats_form){stat, false, known}, half, v, row, n);
         }
     }
+}
+
+typedef void stats_rows_fn(struct stats *s, const struct stats_run *run, uint32_t row, uint32_t n);
+
+static void stats_rows(struct stats *s, const struct stats_run *run, uint32_t row, uint32_t n)
+{
+    join_rows(s, run, row, n, false);
 }
 
 /* Queries [*ret_first, *ret_end) that may count for a key of the tile. */
@@ -270,16 +302,14 @@ static void take_powers(const struct stats *s, float decay)
         s->power[i] = (float)power;
 }
 
-VEC_FN void stats_keys_of(struct stats *s, const struct stats_run *run, enum aq_dtype dtype)
+/* The sums of a tile's keys, whose rows `join` adds. */
+VEC_FN void sum_rows(struct stats *s, const struct stats_run *run, stats_rows_fn *join)
 {
     uint32_t rows = run->seq->rows, query, end;
-    take_powers(s, run->a->rule.decay);
     for (uint32_t i = 0; i < AQ_ATTN_STATS_KEYS; i++) {
         s->total[i] = aq_attn_begun_sum(run->a, run->row, run->key + i);
         s->window[i] = s->pending[i] = 0;
     }
-    for (uint32_t half = 0; half < STATS_HALVES; half++)
-        take_keys(s, run, dtype, half);
     stats_range(run, &query, &end);
     while (query < rows) {
         uint32_t window = (uint32_t)aq_min_u64(aq_align_up(query + 1, STATS_WINDOW), rows);
@@ -287,7 +317,7 @@ VEC_FN void stats_keys_of(struct stats *s, const struct stats_run *run, enum aq_
         uint32_t row_end = (uint32_t)aq_min_u64(window, end) * run->group;
         for (uint32_t n; row < row_end; row += n) {
             n = (uint32_t)aq_min_u64(BLOCK_SLOTS, row_end - row);
-            stats_rows(s, run, row, n);
+            join(s, run, row, n);
         }
         end_window(s, window - query / STATS_WINDOW * STATS_WINDOW);
         query = window;
@@ -298,12 +328,36 @@ VEC_FN void stats_keys_of(struct stats *s, const struct stats_run *run, enum aq_
         vec_store_n(score + i, vec_load(s->total + i), n - i);
 }
 
+VEC_FN void stats_keys_of(struct stats *s, const struct stats_run *run, enum aq_dtype dtype)
+{
+    take_powers(s, run->a->rule.decay);
+    for (uint32_t half = 0; half < STATS_HALVES; half++)
+        take_keys(s, run, dtype, half);
+    sum_rows(s, run, stats_rows);
+}
+
 /* ---- tiles ---- */
 
 struct stats_job {
     struct aq_exec *ex;
     const struct aq_attn *a;
 };
+
+/* A tile's keys, of a row of the sums. */
+static struct stats_run stats_run_of(const struct aq_attn *a, const struct aq_attn_seq *seq,
+                                     uint32_t row, uint32_t key)
+{
+    uint32_t each = aq_attn_stats_rows(a) / a->kv_heads;
+    return (struct stats_run){.a = a,
+                              .seq = seq,
+                              .head = row / each,
+                              .len = aq_attn_len(seq, row / each),
+                              .key = key,
+                              .row = row,
+                              .g = row % each,
+                              .group = aq_attn_stats_group(a),
+                              .band = aq_attn_band(a)};
+}
 
 static uint32_t key_tiles(const struct aq_attn *a, const struct aq_attn_seq *seq)
 {
@@ -320,18 +374,12 @@ VEC_FN void stats_tile(const struct stats_job *job, enum aq_dtype dtype, uint32_
 {
     const struct aq_attn *a = job->a;
     const struct aq_attn_seq *seq = a->seqs;
-    uint32_t tiles = key_tiles(a, seq), rows = aq_attn_stats_rows(a), each = rows / a->kv_heads;
+    uint32_t tiles = key_tiles(a, seq), rows = aq_attn_stats_rows(a);
     while (tile >= tiles * rows) {
         tile -= tiles * rows;
         tiles = key_tiles(a, ++seq);
     }
-    struct stats_run run = {.a = a, .seq = seq, .row = tile % rows};
-    run.head = run.row / each;
-    run.g = run.row % each;
-    run.len = aq_attn_len(seq, run.head);
-    run.key = tile / rows * AQ_ATTN_STATS_KEYS;
-    run.group = aq_attn_stats_group(a);
-    run.band = aq_attn_band(a);
+    struct stats_run run = stats_run_of(a, seq, tile % rows, tile / rows * AQ_ATTN_STATS_KEYS);
     if (run.key >= run.len)
         return;
     struct stats s = stats_open(job->ex, worker, a->head_dim);

@@ -96,11 +96,45 @@ static inline size_t aq_attn_kept_bytes(uint32_t q_per_kv, uint32_t slots)
     return (aq_max_u64(least, most) + each) * sizeof(float);
 }
 
+/* Where prefill attention keeps the weights of a prompt's last queries, behind all that attention
+ * itself takes. */
+static inline size_t aq_attn_observed_offset(uint32_t head_dim)
+{
+    return aq_align_up(
+        aq_max_u64(aq_attn_scratch_bytes(head_dim), aq_attn_bf16_scratch_bytes(head_dim)), 64);
+}
+
+enum {
+    /* Weights that are kept at most.  Where there would be more, keys are so many that sums of the
+     * last queries alone cost next to nothing beside attention. */
+    AQ_ATTN_OBSERVED_WEIGHTS = 1 << 20,
+    AQ_ATTN_OBSERVED_KEYS = 192, /* they are kept of a multiple of keys: whole tiles of each kind */
+    AQ_ATTN_OBSERVED_SPARE = 64, /* lanes beside those of the queries: the tiles' others */
+};
+
+/* Weights of so many queries, all query heads counted, and keys. */
+static inline uint64_t aq_attn_observed_weights(uint32_t queries, uint32_t keys)
+{
+    return ((uint64_t)queries + AQ_ATTN_OBSERVED_SPARE) * aq_align_up(keys, AQ_ATTN_OBSERVED_KEYS);
+}
+
+/* And for each 32 of a query the maximum that they were made with; its sum's logarithm. */
+static inline size_t aq_attn_observed_bytes(uint32_t queries, uint32_t keys)
+{
+    if (!queries)
+        return 0;
+    uint64_t weights = aq_attn_observed_weights(queries, keys);
+    weights = aq_min_u64(weights, AQ_ATTN_OBSERVED_WEIGHTS);
+    return (weights + weights / 32 + queries + AQ_ATTN_OBSERVED_SPARE) * sizeof(float);
+}
+
 static inline size_t aq_scratch_attention(const struct aq_scratch_need *need)
 {
-    return aq_max_u64(aq_attn_bf16_scratch_bytes(need->head_dim_max),
-                      aq_attn_scratch_bytes(need->head_dim_max) +
-                          aq_attn_kept_bytes(need->scored_q_per_kv, need->context_max));
+    size_t decode = aq_attn_scratch_bytes(need->head_dim_max) +
+                    aq_attn_kept_bytes(need->scored_q_per_kv, need->context_max);
+    size_t prefill = aq_attn_observed_offset(need->head_dim_max) +
+                     aq_attn_observed_bytes(need->observed, need->context_max);
+    return aq_max_u64(decode, prefill);
 }
 
 /* Choice of head-blocks: a group's queries, and for each channel where in the bounds it is; a bound

@@ -44,4 +44,12 @@ aq_attn_decode_fn aq_attn_decode_avx512vnni;
 aq_attn_prefill_fn aq_attn_prefill_avx512bf16, aq_attn_prefill_amx;
 aq_attn_stats_fn aq_attn_stats_avx512bf16;
 
+/* The column sums of a KV head of a sequence (aq_attn_stats_fn), of weights that prefill attention
+ * has kept and that this makes probabilities of, where they lie. */
+struct aq_attn_weights;
+typedef void aq_attn_sum_observed_fn(struct aq_exec *ex, uint32_t worker, const struct aq_attn *a,
+                                     const struct aq_attn_seq *seq, uint32_t head,
+                                     const struct aq_attn_weights *o);
+aq_attn_sum_observed_fn aq_attn_sum_observed_avx2, aq_attn_sum_observed_avx512;
+
 #endif

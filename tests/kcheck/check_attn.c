@@ -576,7 +576,6 @@ struct bench {
     aq_attn_decode_fn *fn;
     struct aq_attn_seq seq[KC_ATTN_SEQS_MAX];
     uint32_t len, pages; /* of every sequence; of all */
-    uint32_t last;       /* query rows whose columns are summed; 0: all */
     const uint8_t *cold; /* page i of call n is page n * pages + i of the cold memory, */
     uint64_t cold_pages; /* modulo these */
     size_t page_bytes;
@@ -591,6 +590,14 @@ static void bench_call(void *arg, uint64_t i)
     for (uint32_t p = 0; p < b->pages; p++)
         b->block[p] = (uint8_t *)b->cold + (i * b->pages + p) % b->cold_pages * b->page_bytes;
     b->fn(kc_exec(b->kc, 0), &b->a);
+}
+
+/* The same, in turns with what is remembered: half of the cold memory away from it, so that neither
+ * finds in a cache what the other has read. */
+static void bench_alone(void *arg, uint64_t i)
+{
+    struct bench *b = arg;
+    bench_call(b, i + b->cold_pages / b->pages / 2);
 }
 
 static void take_slots(struct bench *b, uint64_t i)
@@ -618,7 +625,7 @@ static void bench_scored(void *arg, uint64_t i)
     b->a.rule.victim = AQ_ATTN_NO_RULE;
 }
 
-/* Prefill attention and the column sums of its last queries, or of all. */
+/* Prefill attention and the column sums of all queries. */
 static void bench_stats(void *arg, uint64_t i)
 {
     struct bench *b = arg;
@@ -626,8 +633,22 @@ static void bench_stats(void *arg, uint64_t i)
     take_slots(b, i);
     struct aq_attn a = b->a;
     a.rule = bench_rule;
-    a.pairs.rows = b->last;
     kc_new(b->kc)->attn_stats(kc_exec(b->kc, 0), &a);
+}
+
+/* Query rows that rows such as snapkv rank a prompt's keys by. */
+enum { OBSERVED_ROWS = 32 };
+
+/* Prefill attention, with which the column sums of its last queries come. */
+static void bench_observed(void *arg, uint64_t i)
+{
+    struct bench *b = arg;
+    take_slots(b, i);
+    b->a.rule = bench_rule;
+    b->a.pairs.rows = OBSERVED_ROWS;
+    bench_call(b, i);
+    b->a.rule.victim = AQ_ATTN_NO_RULE;
+    b->a.pairs.rows = 0;
 }
 
 static void make_slots(struct kc *kc, struct bench *b)
@@ -648,9 +669,6 @@ static void make_slots(struct kc *kc, struct bench *b)
 
 enum bench_what { DECODE, PREFILL, SCORED, STATS, OBSERVED };
 
-/* Query rows that rows such as snapkv rank a prompt's keys by. */
-enum { OBSERVED_ROWS = 32 };
-
 static bool is_prefill(enum bench_what what)
 {
     return what == PREFILL || what == STATS || what == OBSERVED;
@@ -665,10 +683,7 @@ static void bench_open(struct kc *kc, struct bench *b, const struct bench_shape 
                        enum bench_what what)
 {
     bool prefill = is_prefill(what);
-    *b = (struct bench){.kc = kc,
-                        .fn = version(kc_new(kc), prefill),
-                        .len = s->len,
-                        .last = what == OBSERVED ? OBSERVED_ROWS : 0};
+    *b = (struct bench){.kc = kc, .fn = version(kc_new(kc), prefill), .len = s->len};
     size_t cold_bytes, head_bytes = aq_kv_block_bytes(s->kv_dtype, s->size.head_dim);
     uint32_t blocks = (uint32_t)aq_div_up(s->len, AQ_HEAD_BLOCK_SLOTS);
     b->cold = kc_cold(kc, &cold_bytes);
@@ -715,12 +730,13 @@ static void bench_one(struct kc *kc, const struct bench_shape *s, enum bench_wha
     bool prefill = is_prefill(what);
     bench_open(kc, &b, s, what);
     double pairs = prefill ? 0.5 * s->len * (s->len + 1.0) : s->len; /* of a query and a key */
-    double summed = what == STATS ? pairs : what == OBSERVED ? (double)OBSERVED_ROWS * s->len : 0;
+    double summed = what == STATS ? pairs : 0;
     double slot_bytes = what == SCORED ? 3.0 * sizeof(float) * s->size.kv_heads : 0;
     struct kc_bench line = {
-        .call = what == SCORED         ? bench_scored
-                : is_remembering(what) ? bench_stats
-                                       : bench_call,
+        .call = what == SCORED     ? bench_scored
+                : what == STATS    ? bench_stats
+                : what == OBSERVED ? bench_observed
+                                   : bench_call,
         .arg = &b,
         .bytes =
             (double)s->seqs * s->len * ((double)b.page_bytes / AQ_HEAD_BLOCK_SLOTS + slot_bytes),
@@ -728,7 +744,7 @@ static void bench_one(struct kc *kc, const struct bench_shape *s, enum bench_wha
         .bound = !prefill                ? KC_BOUND_READ
                  : s->compute == AQ_BF16 ? KC_BOUND_BF16
                                          : KC_BOUND_F32,
-        .peer = is_remembering(what) ? bench_call : NULL,
+        .peer = is_remembering(what) ? bench_alone : NULL,
         .peer_arg = &b,
     };
     kc_bench(kc, &line);
@@ -739,7 +755,8 @@ static void bench_shapes(struct kc *kc, const struct bench_shape *shapes, size_t
 {
     static const char *const names[] = {"decode", "prefill", "scores", "stats", "observed"};
     static const size_t slots[] = {KC_SLOT(attn_decode), KC_SLOT(attn_prefill),
-                                   KC_SLOT(attn_decode), KC_SLOT(attn_stats), KC_SLOT(attn_stats)};
+                                   KC_SLOT(attn_decode), KC_SLOT(attn_stats),
+                                   KC_SLOT(attn_prefill)};
     for (size_t i = 0; i < count; i++) {
         const struct bench_shape *s = &shapes[i];
         if (what == SCORED && aq_dtype_is_kivi(s->kv_dtype))

@@ -278,6 +278,91 @@ static void check_stats(struct kc *kc, const struct kc_attn_shape *shape, uint32
     expect_near(kc, &of, shape->k == KC_CONSTANT, shape->rows_max);
 }
 
+/* The same with attention, which gives what it gives without them. */
+static void check_observed(struct kc *kc, const struct kc_attn_shape *shape, uint32_t window)
+{
+    static struct scored x, of; /* what the reference is of */
+    make_scored(kc, &x, shape, window);
+    save_log_sums(kc, &x);
+    of = x;
+    if (kc_attn_rounds(kc, &x.t))
+        kc_attn_round(kc, &of.t, &x.t);
+    struct aq_attn_pairs pairs = {.rows = 1 + kc_below(kc, shape->rows_max),
+                                  .min_dist = kc_below(kc, 2) * kc_below(kc, 20),
+                                  .band = kc_below(kc, 2) * kc_below(kc, 60)};
+    start_scores(&x, true);
+    struct aq_attn a = call_of(&of, 0, shape->seqs, true);
+    a.pairs = pairs;
+    kc_ref(kc)->attn_stats(kc_exec(kc, 0), &a);
+    start_scores(&x, false);
+    a = call_of(&x, 0, shape->seqs, false);
+    a.pairs = pairs;
+    kc_new(kc)->attn_prefill(kc_exec(kc, 0), &a);
+    expect_near(kc, &of, shape->k == KC_CONSTANT, shape->rows_max);
+    kc_same(kc, &x.out);
+    kc_same(kc, &x.log_sum);
+}
+
+/* Sums that come with attention, of sequences one by one with several threads, against those of all
+ * of them with one. */
+static void check_observed_alone(struct kc *kc, const struct kc_attn_shape *shape)
+{
+    static struct scored x;
+    make_scored(kc, &x, shape, NO_WINDOW);
+    struct aq_attn_pairs pairs = {.rows = 1 + kc_below(kc, 64)};
+    start_scores(&x, true);
+    struct aq_attn a = call_of(&x, 0, shape->seqs, true);
+    a.pairs = pairs;
+    kc_new(kc)->attn_prefill(kc_exec(kc, 1), &a);
+    for (uint32_t threads = 1; threads <= 3; threads++) {
+        start_scores(&x, false);
+        for (uint32_t i = 0; i < shape->seqs; i++) {
+            a = call_of(&x, i, 1, false);
+            a.pairs = pairs;
+            kc_new(kc)->attn_prefill(kc_exec(kc, threads), &a);
+        }
+        kc_same(kc, &x.score);
+    }
+}
+
+/* Queries or keys that are too many for attention to keep their weights: sums are those of the
+ * kernel that makes them alone.  Returns how many sequences had so many. */
+static uint32_t observe_many(struct kc *kc, const struct kc_attn_shape *shape)
+{
+    static struct scored x;
+    make_scored(kc, &x, shape, NO_WINDOW);
+    save_log_sums(kc, &x);
+    uint32_t many = 0;
+    size_t each = (size_t)shape->kv_heads * x.score.stride;
+    for (uint32_t i = 0; i < shape->seqs; i++) {
+        struct aq_attn a = call_of(&x, i, 1, true);
+        a.pairs.rows = shape->rows_max;
+        if (aq_attn_observed(&a, a.seqs))
+            continue;
+        many++;
+        start_scores(&x, true);
+        kc_new(kc)->attn_stats(kc_exec(kc, 0), &a);
+        a = call_of(&x, 0, shape->seqs, false);
+        a.pairs.rows = shape->rows_max;
+        start_scores(&x, false);
+        kc_new(kc)->attn_prefill(kc_exec(kc, 0), &a);
+        float *got = x.score.got;
+        memcpy(got, x.start, i * each * sizeof(*got));
+        memcpy(got + (i + 1) * each, x.start + (i + 1) * each,
+               (shape->seqs - i - 1) * each * sizeof(*got));
+        kc_same(kc, &x.score);
+    }
+    return many;
+}
+
+static void check_observed_many(struct kc *kc, const struct kc_attn_shape *shape)
+{
+    uint32_t many = 0;
+    for (uint32_t draw = 0; draw < 5 && !many; draw++)
+        many = observe_many(kc, shape);
+    kc_expect(kc, many > 0, "a sequence with weights that are not kept");
+}
+
 static void check_stats_alone(struct kc *kc, const struct kc_attn_shape *shape, uint32_t window)
 {
     static struct scored x;
@@ -432,6 +517,11 @@ static void check_sizes(struct kc *kc, const struct size *size, size_t d)
             struct kc_attn_shape shape = shape_of(kc, size, d, true);
             check_stats(kc, &shape, NO_WINDOW);
         }
+        if (kc_begin(kc, KC_SLOT(attn_prefill), "attn_observed_%s_h%ux%u_d%u_%u", dtype,
+                     size->kv_heads, size->q_per_kv, size->head_dim, draw)) {
+            struct kc_attn_shape shape = shape_of(kc, size, d, true);
+            check_observed(kc, &shape, NO_WINDOW);
+        }
     }
 }
 
@@ -486,6 +576,10 @@ static void check_windows(struct kc *kc, size_t d)
             struct kc_attn_shape shape = shape_of(kc, &size, d, true);
             check_stats(kc, &shape, window);
         }
+        if (kc_begin(kc, KC_SLOT(attn_prefill), "attn_observed_in_window_%s_%s", name, dtype)) {
+            struct kc_attn_shape shape = shape_of(kc, &size, d, true);
+            check_observed(kc, &shape, window);
+        }
         if (kc_begin(kc, KC_SLOT(attn_stats), "attn_stats_as_decode_in_window_%s_%s", name,
                      dtype)) {
             struct kc_attn_shape shape = shape_of(kc, &size, d, true);
@@ -517,6 +611,13 @@ static void check_alone(struct kc *kc, size_t d)
             shape.seqs = 6;
             shape.rows_max = 130; /* no reference needed, but for the sums of exp() */
             check_stats_alone(kc, &shape, i ? NO_WINDOW : d);
+        }
+        if (kc_begin(kc, KC_SLOT(attn_prefill), "attn_observed_alone_%s_x%u", dtype,
+                     parts[i].q_per_kv)) {
+            shape = shape_of(kc, &parts[i], d, true);
+            shape.seqs = 6;
+            shape.rows_max = 130;
+            check_observed_alone(kc, &shape);
         }
         if (kc_begin(kc, KC_SLOT(attn_stats), "attn_stats_as_decode_%s_x%u", dtype,
                      parts[i].q_per_kv)) {
@@ -560,6 +661,38 @@ static void check_room(struct kc *kc)
               "victims");
 }
 
+/* The head sizes and groups of models, each in another format. */
+static void check_observed_heads(struct kc *kc)
+{
+    for (uint32_t i = 0; i < KC_ATTN_DIMS * KC_ATTN_GROUPS; i++) {
+        struct size size = {2, kc_attn_groups[i % KC_ATTN_GROUPS],
+                            kc_attn_dims[i / KC_ATTN_GROUPS]};
+        if (!kc_begin(kc, KC_SLOT(attn_prefill), "attn_observed_heads_x%u_d%u", size.q_per_kv,
+                      size.head_dim))
+            continue;
+        struct kc_attn_shape shape = shape_of(kc, &size, i % AQ_ARRAY_LEN(kv_dtypes), true);
+        check_observed(kc, &shape, NO_WINDOW);
+    }
+}
+
+static void check_many(struct kc *kc)
+{
+    static const struct size queries = {2, 16, 250}, keys = {1, 16, 8};
+    if (kc_begin(kc, KC_SLOT(attn_prefill), "attn_observed_many_queries")) {
+        struct kc_attn_shape shape = shape_of(kc, &queries, 2, true);
+        shape.seqs = 6;
+        shape.rows_max = 64;
+        check_observed_many(kc, &shape);
+    }
+    if (kc_begin(kc, KC_SLOT(attn_prefill), "attn_observed_many_keys")) {
+        struct kc_attn_shape shape = shape_of(kc, &keys, 1, true);
+        shape.seqs = 6;
+        shape.rows_max = 32;
+        shape.len_max = 8000;
+        check_observed_many(kc, &shape);
+    }
+}
+
 static void check_begun(struct kc *kc)
 {
     static const struct size size = {2, 3, 24};
@@ -598,6 +731,8 @@ static void check(struct kc *kc)
         check_windows(kc, d);
     }
     check_heads(kc);
+    check_observed_heads(kc);
+    check_many(kc);
     check_each(kc);
     check_begun(kc);
     check_long(kc);

@@ -75,6 +75,8 @@ static void attn_prefill(struct aq_exec *ex, const struct aq_attn *a)
 {
     struct aq_attn reached = *a;
     kc_cuda_done(kc_cuda_kernels()->attn_prefill_plain(kc_cuda(), kc_cuda_reached(&reached)));
+    if (a->pairs.rows)
+        run_attn_stats(ex, &reached);
 }
 
 static void attn_stats(struct aq_exec *ex, const struct aq_attn *a)
