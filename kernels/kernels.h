@@ -52,7 +52,7 @@ struct aq_scratch_need {
     uint32_t scored_q_per_kv;
     /* The same where rows choose what they read (aq_kv_choose_fn). */
     uint32_t choosing_q_per_kv;
-    /* Queries of a KV head whose sums come with attn_prefill: rows times query heads; or 0. */
+    /* Queries of a KV head, at most, whose sums come with attn_prefill: rows times query heads. */
     uint32_t observed;
 };
 /* Bytes of scratch per worker that every kernel of every table can live with. */
@@ -294,7 +294,7 @@ struct aq_attn_rule {
 
 /* Which pairs of a query and a key count.  A query's own key is at distance 0. */
 struct aq_attn_pairs {
-    uint32_t rows;     /* of the last so many queries; 0: of all */
+    uint32_t rows;     /* of the last so many queries; 0: of all (aq_attn_prefill_fn: no sums) */
     uint32_t min_dist; /* keys at least so far behind the query; 0: its own too */
     uint32_t band;     /* keys less far than this behind the query; 0: all */
 };
@@ -368,11 +368,12 @@ AQ_NO_HOLES_END
  * rule as without.  Reads a score and a position per slot and writes a score. */
 typedef void aq_attn_decode_fn(struct aq_exec *ex, const struct aq_attn *a);
 /* For many query rows per sequence (causal): tiles of queries against blocks of keys.  Takes no
- * notice of rules, unless pairs.rows is given: then the sequences' slots.score become what
- * aq_attn_stats_fn makes of the same call, which must be one for it, too, and has begun with
- * nothing.  A CPU makes them of the weights that attention has at hand, without products of their
- * own, as far as these are not too many to keep (kernels/cpu/scratch.h; which depends on the
- * sequence alone) and there is no window. */
+ * notice of rules and pairs, unless pairs.rows is given: then the sequences' slots.score become the
+ * sums of aq_attn_stats_fn, whose demands the call must meet, with a->begun all 0.  A CPU makes
+ * them of the weights that attention has at hand, without products of their own; they differ from
+ * those of aq_attn_stats_fn by roundings.  With a window, or of more queries or weights than are
+ * kept (kernels/cpu/scratch.h), they are that one's.  Which it is depends on the sequence's keys,
+ * the rows and the heads alone. */
 typedef void aq_attn_prefill_fn(struct aq_exec *ex, const struct aq_attn *a);
 
 /* slots.score[h][j] = sum over the queries i of a sequence that see j and count (a->pairs) of

@@ -323,6 +323,7 @@ static void cuda_attn_prefill(struct aq_exec *lane, const struct aq_attn *a)
     struct aq_compute_cuda *c = cuda_of(lane);
     struct aq_attn with = on_desk(c, a);
     DESK_LAUNCH(c, attn_prefill, &with);
+    assert(!a->pairs.rows || !a->begun.len);
     if (a->pairs.rows)
         DESK_LAUNCH(c, attn_stats, &with);
 }

@@ -115,7 +115,7 @@ static void score_into(struct group *g, uint64_t offset)
                                                  .stride = layout_of(g)->stride};
 }
 
-/* Where what keys are worth is made of column sums, these go beside it. */
+/* Where column sums go: beside the values that are made of them, or they are the values. */
 static uint64_t sums_at(const struct group *g)
 {
     const struct aq_kv_prefill_layout *layout = layout_of(g);
@@ -189,14 +189,17 @@ static void rank_keys(struct group *g)
         sum_near(g);
     }
     score_into(g, source == AQ_KV_SOURCE_COLUMNS ? sums_at(g) : layout->value);
-    if (source == AQ_KV_SOURCE_EXPECTED)
+    if (source == AQ_KV_SOURCE_EXPECTED) {
         exec_expect(t->x, t->c, g->prompt->seat, &g->a, g->prompt->s->limits.sinks);
-    else if (source == AQ_KV_SOURCE_COLUMNS && !g->observed)
+        return;
+    }
+    for (uint32_t i = 0; source != AQ_KV_SOURCE_COLUMNS && i < g->count; i++)
+        rank_by_keys(g, i);
+    if (source != AQ_KV_SOURCE_COLUMNS)
+        return;
+    if (!g->observed)
         sum_columns(g, true);
-    else if (source != AQ_KV_SOURCE_COLUMNS)
-        for (uint32_t i = 0; i < g->count; i++)
-            rank_by_keys(g, i);
-    if (source != AQ_KV_SOURCE_COLUMNS || !made)
+    if (!made)
         return;
     score_into(g, layout->value);
     for (uint32_t i = 0; i < g->count; i++)
@@ -413,8 +416,7 @@ static void gather(struct group *g, const struct exec_attend *t, uint32_t first,
     if (g->sums)
         g->a.log_sum_exp =
             (float *)(exec_slot(x, AQ_SLOT_KV_PREFILL, 0) + x->prompt_layout.log_sum_exp);
-    g->observed = t->policy.prompt.source == AQ_KV_SOURCE_COLUMNS && g->sums &&
-                  !exec_kv_of(t, first)->limits.profiled &&
+    g->observed = g->sums && !exec_kv_of(t, first)->limits.profiled &&
                   (g->cut || exec_kv_of(t, first)->whole) &&
                   ranking_rows(t, exec_kv_of(t, first), exec_seat_of(t, first)->seen) != ALL_ROWS;
     if (residual)

@@ -169,12 +169,14 @@ static inline uint32_t aq_attn_observed_rows(const struct aq_attn *a, const stru
  * of all query heads, or none. */
 static inline uint32_t aq_attn_observed(const struct aq_attn *a, const struct aq_attn_seq *s)
 {
-    uint32_t queries = aq_attn_observed_rows(a, s) * a->q_per_kv, keys = 0;
+    uint64_t queries = (uint64_t)aq_attn_observed_rows(a, s) * a->q_per_kv;
+    uint32_t keys = 0;
     if (!queries || a->window || queries > aq_attn_bf16_lanes(a->head_dim))
         return 0;
     for (uint32_t h = 0; h < (s->len_step ? a->kv_heads : 1); h++)
         keys = (uint32_t)aq_max_u64(keys, aq_attn_len(s, h));
-    return aq_attn_observed_weights(queries, keys) <= AQ_ATTN_OBSERVED_WEIGHTS ? queries : 0;
+    uint32_t n = (uint32_t)queries;
+    return aq_attn_observed_weights(n, keys) <= AQ_ATTN_OBSERVED_WEIGHTS ? n : 0;
 }
 
 /* The sums of sequences of which attention has kept no weights. */

@@ -684,9 +684,17 @@ struct prefill_job {
     uint32_t lanes; /* queries of an item */
 };
 
+/* Queries of a head's first item, its last ones: all those whose columns are summed. */
+static uint32_t first_item(const struct prefill_job *job, const struct aq_attn_seq *seq)
+{
+    uint64_t lanes = aq_max_u64(job->lanes, aq_attn_observed(job->a, seq));
+    return (uint32_t)aq_min_u64(lanes, (uint64_t)seq->rows * job->a->q_per_kv);
+}
+
 static uint32_t items_of(const struct prefill_job *job, const struct aq_attn_seq *seq)
 {
-    return (uint32_t)aq_div_up((uint64_t)seq->rows * job->a->q_per_kv, job->lanes);
+    uint32_t first = first_item(job, seq), others = seq->rows * job->a->q_per_kv - first;
+    return (first > 0) + (uint32_t)aq_div_up(others, job->lanes);
 }
 
 static uint32_t all_items(const struct prefill_job *job)
@@ -698,8 +706,7 @@ static uint32_t all_items(const struct prefill_job *job)
 }
 
 /* Items are numbered by sequence, then from its last queries (which see most) to its first, then by
- * head: the last items of a run are short, so that workers end together.  The first one of a head
- * is as large as any, and has all queries whose columns are summed. */
+ * head: the last items of a run are short, so that workers end together. */
 VEC_FN void prefill_item(const struct prefill_job *job, enum aq_dtype dtype, uint32_t item,
                          uint32_t worker)
 {
@@ -711,10 +718,16 @@ VEC_FN void prefill_item(const struct prefill_job *job, enum aq_dtype dtype, uin
         items = items_of(job, ++seq);
     }
     struct prefill_run run = {.a = a, .seq = seq, .head = item % a->kv_heads};
-    uint32_t behind = item / a->kv_heads * job->lanes, end = seq->rows * a->q_per_kv - behind;
-    uint32_t lanes = (uint32_t)aq_min_u64(job->lanes, end);
-    run.query = end - lanes;
-    prefill_queries(job->ex, &run, dtype, lanes, behind ? 0 : aq_attn_observed(a, seq), worker);
+    uint32_t lanes = first_item(job, seq), queries = seq->rows * a->q_per_kv, observed = 0;
+    uint32_t number = item / a->kv_heads;
+    if (number) {
+        queries -= lanes + (number - 1) * job->lanes;
+        lanes = (uint32_t)aq_min_u64(job->lanes, queries);
+    } else {
+        observed = aq_attn_observed(a, seq);
+    }
+    run.query = queries - lanes;
+    prefill_queries(job->ex, &run, dtype, lanes, observed, worker);
 }
 
 static void prefill_item_f32(void *job, uint32_t item, uint32_t worker)
@@ -752,10 +765,7 @@ static void attend_pairs(struct aq_exec *ex, const struct aq_attn *a)
     assert(aq_attn_bf16_scratch_bytes(a->head_dim) <= aq_exec_scratch_size(ex));
     struct prefill_job job = {.ex = ex, .a = a, .lanes = aq_attn_bf16_lanes(a->head_dim)};
     uint32_t items = all_items(&job), enough = 4 * aq_pool_threads(aq_exec_pool(ex));
-    uint32_t least = 2 * UNIT;
-    for (uint32_t i = 0; i < a->seq_count; i++)
-        least = (uint32_t)aq_max_u64(least, aq_attn_observed(a, &a->seqs[i]));
-    while (items < enough && job.lanes >= 2 * least) { /* some work for every thread */
+    while (items < enough && job.lanes > 2 * UNIT) { /* some work for every thread */
         job.lanes /= 2;
         items = all_items(&job);
     }

@@ -69,7 +69,7 @@ static void turn_weights(const struct aq_attn_weights *o, uint32_t len)
     }
 }
 
-static void observed_rows(struct stats *s, const struct stats_run *run, uint32_t row, uint32_t n)
+static void kept_rows(struct stats *s, const struct stats_run *run, uint32_t row, uint32_t n)
 {
     join_rows(s, run, row, n, true);
 }
@@ -80,13 +80,13 @@ void VEC_VERSION(attn_sum_observed)(struct aq_exec *ex, uint32_t worker, const s
 {
     uint32_t each = aq_attn_stats_rows(a) / a->kv_heads, len = aq_attn_len(seq, head);
     struct stats s = stats_open(ex, worker, a->head_dim);
-    s.observed = o;
+    s.kept = o;
     take_powers(&s, a->rule.decay);
     turn_weights(o, len);
     for (uint32_t row = head * each; row < (head + 1) * each; row++) {
         for (uint32_t key = 0; key < len; key += AQ_ATTN_STATS_KEYS) {
             struct stats_run run = stats_run_of(a, seq, row, key);
-            sum_rows(&s, &run, observed_rows);
+            sum_rows(&s, &run, kept_rows);
         }
     }
 }

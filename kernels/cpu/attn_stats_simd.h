@@ -31,13 +31,13 @@ struct stats_run {
 
 struct stats {
     uint32_t dim;
-    float *keys[STATS_HALVES];       /* [dim padded to lanes][TILE_LANES] */
-    float *wide;                     /* [TILE_LANES][dim padded]: K in f32 of codes; queries */
-    float *p;                        /* [BLOCK_SLOTS][TILE_LANES]: products */
-    float *total, *window, *pending; /* [STATS_HALVES][TILE_LANES]: sums, sums of the window,
+    float *keys[STATS_HALVES];          /* [dim padded to lanes][TILE_LANES] */
+    float *wide;                        /* [TILE_LANES][dim padded]: K in f32 of codes; queries */
+    float *p;                           /* [BLOCK_SLOTS][TILE_LANES]: products */
+    float *total, *window, *pending;    /* [STATS_HALVES][TILE_LANES]: sums, sums of the window,
                                                c of a query whose heads are not complete */
-    float *power;                    /* [STATS_WINDOW + 1]: of the decay */
-    const struct aq_attn_weights *observed; /* what there is in place of products */
+    float *power;                       /* [STATS_WINDOW + 1]: of the decay */
+    const struct aq_attn_weights *kept; /* in place of products */
 };
 
 static struct stats stats_open(struct aq_exec *ex, uint32_t worker, uint32_t dim)
@@ -158,22 +158,23 @@ static inline struct stats_keys counting(const struct stats_run *run, uint32_t q
 struct stats_form {
     enum aq_attn_stat stat;
     bool plain; /* one query head, and every key counts */
-    bool known; /* probabilities have been made of the products */
+    bool kept;  /* probabilities are there, of weights that attention has kept */
 };
 
-/* What attention has left of a query and the keys from vector v of a half on: vectors that are
- * VEC_LANES apart. */
+/* What attention has left of a query and the keys from vector v of a half on: of one vector of keys
+ * the first number, of the next that VEC_LANES vectors later. */
 VEC_FN const float *weights_of(const struct stats *s, const struct stats_run *run, uint32_t half,
                                uint32_t v, uint32_t query, uint32_t g)
 {
-    const struct aq_attn_weights *o = s->observed;
+    const struct aq_attn_weights *o = s->kept;
     uint32_t first = run->seq->rows - aq_attn_observed_rows(run->a, run->seq);
     uint32_t lane = o->first + (query - first) * run->a->q_per_kv + run->g + g;
     size_t key = (size_t)run->key + half * TILE_LANES + v * VEC_LANES;
     return o->weight + (lane / VEC_LANES * (size_t)o->keys + key + lane % VEC_LANES) * VEC_LANES;
 }
 
-/* The rows of products in t.p join the sums of `BLOCK_WIDTH` vectors from v on. */
+/* The rows of products in s->p, or of probabilities that are kept, join the sums of `BLOCK_WIDTH`
+ * vectors from v on. */
 VEC_FN void add_rows(const struct stats *s, const struct stats_run *run, struct stats_form f,
                      uint32_t half, uint32_t v, uint32_t row, uint32_t n)
 {
@@ -181,7 +182,7 @@ VEC_FN void add_rows(const struct stats *s, const struct stats_run *run, struct 
     uint32_t at = half * TILE_LANES + v * VEC_LANES, rows = run->seq->rows;
     uint32_t query = row / run->group, g = row % run->group;
     enum aq_attn_group group = a->rule.group;
-    const size_t step = f.known ? VEC_LANES * VEC_LANES : VEC_LANES;
+    const size_t step = f.kept ? VEC_LANES * VEC_LANES : VEC_LANES;
     vec window[BLOCK_WIDTH], c[BLOCK_WIDTH];
     for (int w = 0; w < BLOCK_WIDTH; w++) {
         window[w] = vec_load(s->window + at + w * VEC_LANES);
@@ -191,7 +192,7 @@ VEC_FN void add_rows(const struct stats *s, const struct stats_run *run, struct 
     for (uint32_t i = 0; i < n; i++) {
         size_t q_row = (size_t)run->seq->row + query;
         size_t q_head = (q_row * a->kv_heads + run->head) * a->q_per_kv + run->g + g;
-        vec log_sum = f.known ? vec_zero() : vec_set(a->log_sum_exp[q_head]);
+        vec log_sum = f.kept ? vec_zero() : vec_set(a->log_sum_exp[q_head]);
         vec power = vec_set(s->power[window_end - 1 - query]);
         struct stats_keys keys = counting(run, query);
         int64_t base = (int64_t)run->key + at;
@@ -199,10 +200,10 @@ VEC_FN void add_rows(const struct stats *s, const struct stats_run *run, struct 
         vec_int end = vec_int_set((int32_t)(keys.end - base));
         vec border = vec_set(a->rule.threshold / (float)keys.seen);
         const float *from =
-            f.known ? weights_of(s, run, half, v, query, g) : s->p + i * TILE_LANES + v * VEC_LANES;
+            f.kept ? weights_of(s, run, half, v, query, g) : s->p + i * TILE_LANES + v * VEC_LANES;
         for (int w = 0; w < BLOCK_WIDTH; w++) {
             vec p = vec_load(from + (size_t)w * step);
-            if (!f.known)
+            if (!f.kept)
                 p = vec_exp(vec_sub(p, log_sum));
             if (f.stat == AQ_ATTN_PROB_SQUARED)
                 p = vec_mul(p, p);
@@ -244,11 +245,11 @@ static void end_window(const struct stats *s, uint32_t queries)
 
 /* Rows [row, row + n), at most 32 of one window, against the tile. */
 VEC_FN void join_rows(struct stats *s, const struct stats_run *run, uint32_t row, uint32_t n,
-                      bool known)
+                      bool kept)
 {
     struct stats_keys least = counting(run, row / run->group);
     struct stats_keys most = counting(run, (row + n - 1) / run->group);
-    if (!known) {
+    if (!kept) {
         take_queries(s, run, row, n);
         ask_queries(run, row + n);
     }
@@ -259,14 +260,14 @@ VEC_FN void join_rows(struct stats *s, const struct stats_run *run, uint32_t row
         bool all = least.end >= key + TILE_LANES && most.first <= key;
         enum aq_attn_stat stat = run->a->rule.stat;
         for (uint32_t v = 0; v < TILE_VECS; v += BLOCK_WIDTH) {
-            if (!known)
+            if (!kept)
                 multiply_keys(s, half, v, n);
             if (stat == AQ_ATTN_PROB && all && run->group == 1)
-                add_rows(s, run, (struct stats_form){AQ_ATTN_PROB, true, known}, half, v, row, n);
+                add_rows(s, run, (struct stats_form){AQ_ATTN_PROB, true, kept}, half, v, row, n);
             else if (stat == AQ_ATTN_PROB)
-                add_rows(s, run, (struct stats_form){AQ_ATTN_PROB, false, known}, half, v, row, n);
+                add_rows(s, run, (struct stats_form){AQ_ATTN_PROB, false, kept}, half, v, row, n);
             else
-                add_rows(s, run, (struct stats_form){stat, false, known}, half, v, row, n);
+                add_rows(s, run, (struct stats_form){stat, false, kept}, half, v, row, n);
         }
     }
 }

@@ -105,9 +105,7 @@ static inline size_t aq_attn_observed_offset(uint32_t head_dim)
 }
 
 enum {
-    /* Weights that are kept at most.  Where there would be more, keys are so many that sums of the
-     * last queries alone cost next to nothing beside attention. */
-    AQ_ATTN_OBSERVED_WEIGHTS = 1 << 20,
+    AQ_ATTN_OBSERVED_WEIGHTS = 1 << 20, /* that are kept at most, for the sake of memory */
     AQ_ATTN_OBSERVED_KEYS = 192, /* they are kept of a multiple of keys: whole tiles of each kind */
     AQ_ATTN_OBSERVED_SPARE = 64, /* lanes beside those of the queries: the tiles' others */
 };
@@ -118,14 +116,16 @@ static inline uint64_t aq_attn_observed_weights(uint32_t queries, uint32_t keys)
     return ((uint64_t)queries + AQ_ATTN_OBSERVED_SPARE) * aq_align_up(keys, AQ_ATTN_OBSERVED_KEYS);
 }
 
-/* And for each 32 of a query the maximum that they were made with; its sum's logarithm. */
+/* Weights; for each query a maximum for 32 of them or more, and the log of its sum.  Of more
+ * queries or weights than are kept it is what those take that are. */
 static inline size_t aq_attn_observed_bytes(uint32_t queries, uint32_t keys)
 {
     if (!queries)
         return 0;
-    uint64_t weights = aq_attn_observed_weights(queries, keys);
+    uint32_t most = (uint32_t)aq_min_u64(queries, aq_attn_bf16_lanes(1));
+    uint64_t weights = aq_attn_observed_weights(most, keys);
     weights = aq_min_u64(weights, AQ_ATTN_OBSERVED_WEIGHTS);
-    return (weights + weights / 32 + queries + AQ_ATTN_OBSERVED_SPARE) * sizeof(float);
+    return (weights + weights / 32 + most + AQ_ATTN_OBSERVED_SPARE) * sizeof(float);
 }
 
 static inline size_t aq_scratch_attention(const struct aq_scratch_need *need)

@@ -583,7 +583,7 @@ struct bench {
     struct aq_attn_slots slots[SLOT_TURNS];
 };
 
-/* Attention alone. */
+/* Attention as b->a has it. */
 static void bench_call(void *arg, uint64_t i)
 {
     struct bench *b = arg;
@@ -592,8 +592,8 @@ static void bench_call(void *arg, uint64_t i)
     b->fn(kc_exec(b->kc, 0), &b->a);
 }
 
-/* The same, in turns with what is remembered: half of the cold memory away from it, so that neither
- * finds in a cache what the other has read. */
+/* Attention alone, in turns with what is remembered: half of the cold memory away from it, so that
+ * neither finds in a cache what the other has read. */
 static void bench_alone(void *arg, uint64_t i)
 {
     struct bench *b = arg;

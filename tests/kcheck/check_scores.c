@@ -278,7 +278,7 @@ static void check_stats(struct kc *kc, const struct kc_attn_shape *shape, uint32
     expect_near(kc, &of, shape->k == KC_CONSTANT, shape->rows_max);
 }
 
-/* The same with attention, which gives what it gives without them. */
+/* Sums that come with attention, whose own results are what they are without. */
 static void check_observed(struct kc *kc, const struct kc_attn_shape *shape, uint32_t window)
 {
     static struct scored x, of; /* what the reference is of */
@@ -449,6 +449,67 @@ static void check_stats_each(struct kc *kc, const struct kc_attn_shape *shape, u
                    (float *)x.score.got + (size_t)r * stride, stride * sizeof(float));
     }
     kc_same(kc, &each);
+}
+
+/* Sums of each query head that come with attention: those of the first one alone, where the others
+ * are left out in front of it. */
+static void check_observed_each(struct kc *kc, const struct kc_attn_shape *shape)
+{
+    static struct scored x;
+    make_scored(kc, &x, shape, NO_WINDOW);
+    uint32_t heads = shape->kv_heads * shape->q_per_kv, stride = x.t.seq[0].slots.stride;
+    struct aq_attn_pairs pairs = {.rows = 1 + kc_below(kc, shape->rows_max)};
+    struct kc_out each = kc_out(kc, AQ_F32, shape->seqs * heads, stride, stride);
+    struct aq_attn a = call_of(&x, 0, shape->seqs, false);
+    a.pairs = pairs;
+    a.rule.group = AQ_ATTN_EACH;
+    memset(each.got, 0, (size_t)each.rows * stride * sizeof(float));
+    memset(each.ref, 0, (size_t)each.rows * stride * sizeof(float));
+    for (uint32_t i = 0; i < shape->seqs; i++)
+        x.t.seq[i].slots.score = (float *)each.got + (size_t)i * heads * stride;
+    kc_new(kc)->attn_prefill(kc_exec(kc, 0), &a);
+    size_t q_count = (size_t)x.t.rows * a.q_stride, spare = heads * shape->head_dim;
+    float *q = kc_bytes(kc, (q_count + spare) * sizeof(*q));
+    memcpy(q, a.q, (q_count - a.q_stride + heads * shape->head_dim) * sizeof(*q));
+    for (uint32_t g = 0; g < shape->q_per_kv; g++) {
+        memset(x.score.got, 0, (size_t)x.score.rows * stride * sizeof(float));
+        a = call_of(&x, 0, shape->seqs, false);
+        a.pairs = pairs;
+        a.rule.group = AQ_ATTN_FIRST;
+        a.q = q + (size_t)g * shape->head_dim;
+        kc_new(kc)->attn_prefill(kc_exec(kc, 0), &a);
+        for (uint32_t r = 0; r < x.score.rows; r++)
+            memcpy((float *)each.ref + ((size_t)r * shape->q_per_kv + g) * stride,
+                   (float *)x.score.got + (size_t)r * stride, stride * sizeof(float));
+    }
+    kc_same(kc, &each);
+}
+
+/* Weights in no more scratch than there is for so many queries and keys. */
+static void check_observed_room(struct kc *kc, const struct kc_attn_shape *shape)
+{
+    static struct scored x;
+    make_scored(kc, &x, shape, NO_WINDOW);
+    struct aq_attn_pairs pairs = {.rows = 32};
+    const struct aq_scratch_need need = {.k_max = shape->head_dim,
+                                         .head_dim_max = shape->head_dim,
+                                         .context_max = shape->len_max,
+                                         .observed = 32 * shape->q_per_kv};
+    size_t bytes = aq_kernels_scratch_bytes(&need);
+    struct aq_exec *exec;
+    struct aq_err err;
+    assert(aq_exec_open(&exec, aq_exec_pool(kc_exec(kc, 1)), kc_bytes(kc, bytes), bytes, &err) ==
+           0);
+    start_scores(&x, true);
+    struct aq_attn a = call_of(&x, 0, shape->seqs, true);
+    a.pairs = pairs;
+    kc_new(kc)->attn_prefill(exec, &a);
+    aq_exec_close(exec);
+    start_scores(&x, false);
+    a = call_of(&x, 0, shape->seqs, false);
+    a.pairs = pairs;
+    kc_new(kc)->attn_prefill(kc_exec(kc, 0), &a);
+    kc_same(kc, &x.score);
 }
 
 static void run_stats(void *user, struct aq_attn *a)
@@ -673,6 +734,36 @@ static void check_observed_heads(struct kc *kc)
         struct kc_attn_shape shape = shape_of(kc, &size, i % AQ_ARRAY_LEN(kv_dtypes), true);
         check_observed(kc, &shape, NO_WINDOW);
     }
+    for (uint32_t g = 1; g <= 16; g++) {
+        struct size size = {1 + g % 3, g, g % 2 ? 24 : 64};
+        size_t d = (g + 2) % AQ_ARRAY_LEN(kv_dtypes);
+        if (!kc_begin(kc, KC_SLOT(attn_prefill), "attn_observed_each_%s_x%u",
+                      aq_dtype_name(kv_dtypes[d]), g))
+            continue;
+        struct kc_attn_shape shape = shape_of(kc, &size, d, true);
+        check_observed_each(kc, &shape);
+    }
+}
+
+static void check_observed_long(struct kc *kc)
+{
+    static const struct size far = {1, 3, 64}, room = {2, 8, 64};
+    for (size_t d = 0; d < AQ_ARRAY_LEN(kv_dtypes); d++) {
+        if (!kc_begin(kc, KC_SLOT(attn_prefill), "attn_observed_long_%s",
+                      aq_dtype_name(kv_dtypes[d])))
+            continue;
+        struct kc_attn_shape shape = shape_of(kc, &far, d, true);
+        shape.rows_max = 20;
+        shape.len_max = KC_ATTN_LEN_MAX;
+        check_observed(kc, &shape, NO_WINDOW);
+    }
+    if (kc_begin(kc, KC_SLOT(attn_prefill), "attn_observed_room")) {
+        struct kc_attn_shape shape = shape_of(kc, &room, 1, true);
+        shape.seqs = 6;
+        shape.rows_max = 40;
+        shape.len_max = 3200;
+        check_observed_room(kc, &shape);
+    }
 }
 
 static void check_many(struct kc *kc)
@@ -732,6 +823,7 @@ static void check(struct kc *kc)
     }
     check_heads(kc);
     check_observed_heads(kc);
+    check_observed_long(kc);
     check_many(kc);
     check_each(kc);
     check_begun(kc);

@@ -156,7 +156,7 @@ struct aq_exec *kc_exec(struct kc *kc, uint32_t threads)
                                          .context_max = 8192,
                                          .scored_q_per_kv = 48,
                                          .choosing_q_per_kv = 48,
-                                         .observed = 512};
+                                         .observed = 1024};
     size_t bytes = aq_kernels_scratch_bytes(&need);
     kc->scratch[threads] = aligned_alloc(4096, bytes * threads);
     size_t codes = aq_kernels_codes_bytes(need.k_max);
