@@ -3,13 +3,14 @@
 #include "offload/device_internal.h"
 
 #include "base/clock.h"
+#include "base/sanitized.h"
 #include "base/types.h"
 
 #include <string.h>
 #include <time.h>
 
 /* Sanitizers do not see streaming stores. */
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+#if defined(__x86_64__) && !AQ_SANITIZED
 #include <emmintrin.h>
 #define STREAMING_STORES 1
 #else

@@ -5,6 +5,8 @@
 #ifndef AQ_TESTS_TEST_H
 #define AQ_TESTS_TEST_H
 
+#include "base/sanitized.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,11 +24,7 @@
 
 /* Sanitizers make kernels and loops some twenty to fifty times slower: tests make the same claims
  * on less. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { TEST_SLOW = 1 };
-#else
-enum { TEST_SLOW = 0 };
-#endif
+enum { TEST_SLOW = AQ_SANITIZED };
 
 /* A file of tests/data; valid until the next call. */
 static inline const char *test_data_path(const char *name)

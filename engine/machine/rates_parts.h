@@ -7,6 +7,7 @@
 #define AQ_ENGINE_MACHINE_RATES_PARTS_H
 
 #include "base/mem.h"
+#include "base/sanitized.h"
 #include "engine/compute/cuda.h"
 #include "kernels/kernels.h"
 #include "offload/disks.h"
@@ -16,9 +17,9 @@
  * cache, as in a large block: at least AQ_RATES_PANELS. */
 enum { AQ_RATES_K = AQ_HW_K, AQ_RATES_ROWS = 256, AQ_RATES_PANELS = 8 };
 
-/* A measurement that takes longer than this once is not repeated: in a slow build, such as one with
- * sanitizers, or where one core has the work of a large machine. */
-#define AQ_RATES_SLOW_S 2.0
+/* A measurement that takes longer than this once is not repeated: where one core has the work of a
+ * large machine, or in a build with sanitizers, whose numbers say nothing of this machine. */
+#define AQ_RATES_SLOW_S (AQ_SANITIZED ? 0.1 : 2.0)
 
 /* Something per second, or seconds per something. */
 struct aq_sample {

@@ -20,6 +20,7 @@
 #ifndef AQ_KERNELS_CPU_GEMM_H
 #define AQ_KERNELS_CPU_GEMM_H
 
+#include "base/sanitized.h"
 #include "kernels/kernels.h"
 
 enum {
@@ -117,20 +118,6 @@ void aq_gemm_unpack(struct aq_exec *ex, const struct aq_unpack *u, const struct 
 
 /* The next loop is unrolled n times: its sums are registers then.  Sanitizers instrument every
  * copy: in their builds, where a file took minutes, it stays a loop. */
-#if defined(__has_feature)
-#define AQ_ADDRESS_SANITIZED __has_feature(address_sanitizer)
-#define AQ_SANITIZED         (AQ_ADDRESS_SANITIZED || __has_feature(thread_sanitizer))
-#elif defined(__SANITIZE_ADDRESS__)
-#define AQ_ADDRESS_SANITIZED 1
-#define AQ_SANITIZED         1
-#else
-#define AQ_ADDRESS_SANITIZED 0
-#if defined(__SANITIZE_THREAD__)
-#define AQ_SANITIZED 1
-#else
-#define AQ_SANITIZED 0
-#endif
-#endif
 #if AQ_SANITIZED
 #define AQ_UNROLLS 0
 #define AQ_UNROLL(n)

@@ -3,30 +3,21 @@
 #include "tests/cuda_emu/cuda_emu.cuh"
 
 #include "base/half.h"
+#include "base/sanitized.h"
 #include "tests/cuda_emu/watch.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#if defined(__SANITIZE_ADDRESS__)
-#define EMU_ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define EMU_ASAN 1
-#endif
-#endif
-#ifndef EMU_ASAN
-#define EMU_ASAN 0
-#endif
-#if EMU_ASAN
+#if AQ_ADDRESS_SANITIZED
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
 enum {
     THREADS_MAX = 1024,
-    STACK_BYTES = EMU_ASAN ? 128 * 1024 : 64 * 1024,
+    STACK_BYTES = AQ_ADDRESS_SANITIZED ? 128 * 1024 : 64 * 1024,
     SHARED_MAX = 48 * 1024,
     GATHER_BYTES = 64, /* per lane */
     COPIES_MAX = 64,   /* under way, of a thread */
@@ -174,12 +165,12 @@ static void enter_fiber(struct fiber *f)
     AQ_WATCH(aq_watch_thread((unsigned)(f - emu.fiber)));
     aq_emu_here.thread = f->thread;
     aq_emu_here.lane = (unsigned)(f - emu.fiber) % 32;
-#if EMU_ASAN
+#if AQ_ADDRESS_SANITIZED
     void *fake;
     __sanitizer_start_switch_fiber(&fake, f->stack, STACK_BYTES);
 #endif
     context_switch(&emu.scheduler, &f->context);
-#if EMU_ASAN
+#if AQ_ADDRESS_SANITIZED
     __sanitizer_finish_switch_fiber(fake, NULL, NULL);
 #endif
 }
@@ -187,7 +178,7 @@ static void enter_fiber(struct fiber *f)
 static void leave_fiber(bool for_good)
 {
     struct fiber *f = emu.current;
-#if EMU_ASAN
+#if AQ_ADDRESS_SANITIZED
     void *fake;
     __sanitizer_start_switch_fiber(for_good ? NULL : &fake, emu.scheduler_stack,
                                    emu.scheduler_bytes);
@@ -195,14 +186,14 @@ static void leave_fiber(bool for_good)
     (void)for_good;
 #endif
     context_switch(&f->context, &emu.scheduler);
-#if EMU_ASAN
+#if AQ_ADDRESS_SANITIZED
     __sanitizer_finish_switch_fiber(fake, NULL, NULL);
 #endif
 }
 
 static void fiber_main(void)
 {
-#if EMU_ASAN
+#if AQ_ADDRESS_SANITIZED
     __sanitizer_finish_switch_fiber(NULL, &emu.scheduler_stack, &emu.scheduler_bytes);
 #endif
     emu.fn(emu.arg);
@@ -300,7 +291,7 @@ static void start_block(dim3 block)
     for (unsigned i = 0; i < emu.threads; i++) {
         struct fiber *f = &emu.fiber[i];
         f->stack = emu.stacks + (size_t)i * STACK_BYTES;
-#if EMU_ASAN
+#if AQ_ADDRESS_SANITIZED
         __asan_unpoison_memory_region(f->stack, STACK_BYTES);
 #endif
         f->state = READY;
