@@ -120,7 +120,7 @@ static void what_does_not_fit_a_list_is_launched_at_once(void **state)
     struct output one[PROMPTS], two[PROMPTS];
     (void)state;
     assert_int_equal(aq_kv_policy_resolve(&s.policy, &options, NULL), 0);
-    for (int i = 0; i < 4; i += 3) { /* all on the device, and in three places */
+    for (int i = TEST_SLOW ? 3 : 0; i < 4; i += 3) { /* all on the device, and in three places */
         s.place = &rig_places[i];
         s.launches = 0;
         rig_run(one, &s, true);
@@ -276,7 +276,7 @@ static void what_cannot_be_deterministic_is_refused(void **state)
 static void golden_tokens_come_out_wherever_things_live(void **state)
 {
     (void)state;
-    for (int i = 0; i < EVERYWHERE; i++) {
+    for (int i = 0; i < EVERYWHERE; i += TEST_SLOW ? 3 : 1) {
         struct output out[PROMPTS];
         struct setup s = {
             .place = &rig_places[i], .compute = AQ_F32, .weights = AQ_F16, .kv = AQ_F32};
@@ -338,7 +338,8 @@ static void every_format_is_near_the_cpu(void **state)
         char what[100];
         rig_run(cpu, &s, true);
         s.compute = formats[i].compute;
-        for (int p = (int)i % 2; p < EVERYWHERE; p += 4) {
+        int first = (int)i % 2 * (TEST_SLOW ? 5 : 1);
+        for (int p = first; p < EVERYWHERE; p += TEST_SLOW ? EVERYWHERE : 4) {
             s.place = &rig_places[p];
             s.one_batch = p >= 4; /* its weights are not unpacked ahead of its products */
             snprintf(what, sizeof(what), "%s, compute %s, weights %s, kv %s", rig_places[p].name,
@@ -358,7 +359,7 @@ static void caches_that_shrink_are_near_the_cpu(void **state)
     (void)state;
     assert_int_equal(aq_kv_policy_resolve(&s.policy, &options, NULL), 0);
     rig_run(cpu, &s, true);
-    for (int p = 0; p < EVERYWHERE; p++) {
+    for (int p = 0; p < EVERYWHERE; p += TEST_SLOW ? 3 : 1) {
         s.place = &rig_places[p];
         s.serial = p % 2;
         rig_run(gpu, &s, true);
@@ -671,7 +672,7 @@ static void who_watches_changes_nothing(void **state)
                       .deterministic = true};
     (void)state;
     rig_run(want, &s, false);
-    for (uint32_t watched = 0; watched < 4; watched++) {
+    for (uint32_t watched = 0; watched < 4; watched += TEST_SLOW ? 2 : 1) {
         s.watched = watched;
         s.serial = watched == 2;
         s.place = &rig_places[watched % 2];
