@@ -418,14 +418,18 @@ static void check_stats_as_decode(struct kc *kc, const struct kc_attn_shape *sha
     }
 }
 
-/* Column sums of each query head are those of the first one alone, the others being left out in
- * front of it. */
-static void check_stats_each(struct kc *kc, const struct kc_attn_shape *shape, uint32_t window)
+/* Column sums of each query head, made alone or with attention, are those of the first one alone,
+ * the others being left out in front of it. */
+static void check_each_head(struct kc *kc, const struct kc_attn_shape *shape, uint32_t window,
+                            bool observed)
 {
     static struct scored x;
+    aq_attn_stats_fn *fn = observed ? kc_new(kc)->attn_prefill : kc_new(kc)->attn_stats;
     make_scored(kc, &x, shape, window);
     save_log_sums(kc, &x);
     struct aq_attn_pairs pairs = {.rows = kc_below(kc, 2) * kc_below(kc, shape->rows_max)};
+    if (observed)
+        pairs.rows = 1 + kc_below(kc, shape->rows_max);
     uint32_t heads = shape->kv_heads * shape->q_per_kv, stride = x.t.seq[0].slots.stride;
     struct kc_out each = kc_out(kc, AQ_F32, shape->seqs * heads, stride, stride);
     struct aq_attn a = call_of(&x, 0, shape->seqs, false);
@@ -435,49 +439,19 @@ static void check_stats_each(struct kc *kc, const struct kc_attn_shape *shape, u
     memset(each.ref, 0, (size_t)each.rows * stride * sizeof(float));
     for (uint32_t i = 0; i < shape->seqs; i++)
         x.t.seq[i].slots.score = (float *)each.got + (size_t)i * heads * stride;
-    kc_new(kc)->attn_stats(kc_exec(kc, 0), &a);
-    for (uint32_t g = 0; g < shape->q_per_kv; g++) {
-        memset(x.score.got, 0, (size_t)x.score.rows * stride * sizeof(float));
-        a = call_of(&x, 0, shape->seqs, false);
-        a.pairs = pairs;
-        a.rule.group = AQ_ATTN_FIRST;
-        a.q += g * shape->head_dim;
-        a.log_sum_exp += g;
-        kc_new(kc)->attn_stats(kc_exec(kc, 0), &a);
-        for (uint32_t r = 0; r < x.score.rows; r++)
-            memcpy((float *)each.ref + ((size_t)r * shape->q_per_kv + g) * stride,
-                   (float *)x.score.got + (size_t)r * stride, stride * sizeof(float));
-    }
-    kc_same(kc, &each);
-}
-
-/* Sums of each query head that come with attention: those of the first one alone, where the others
- * are left out in front of it. */
-static void check_observed_each(struct kc *kc, const struct kc_attn_shape *shape)
-{
-    static struct scored x;
-    make_scored(kc, &x, shape, NO_WINDOW);
-    uint32_t heads = shape->kv_heads * shape->q_per_kv, stride = x.t.seq[0].slots.stride;
-    struct aq_attn_pairs pairs = {.rows = 1 + kc_below(kc, shape->rows_max)};
-    struct kc_out each = kc_out(kc, AQ_F32, shape->seqs * heads, stride, stride);
-    struct aq_attn a = call_of(&x, 0, shape->seqs, false);
-    a.pairs = pairs;
-    a.rule.group = AQ_ATTN_EACH;
-    memset(each.got, 0, (size_t)each.rows * stride * sizeof(float));
-    memset(each.ref, 0, (size_t)each.rows * stride * sizeof(float));
-    for (uint32_t i = 0; i < shape->seqs; i++)
-        x.t.seq[i].slots.score = (float *)each.got + (size_t)i * heads * stride;
-    kc_new(kc)->attn_prefill(kc_exec(kc, 0), &a);
-    size_t q_count = (size_t)x.t.rows * a.q_stride, spare = heads * shape->head_dim;
-    float *q = kc_bytes(kc, (q_count + spare) * sizeof(*q));
-    memcpy(q, a.q, (q_count - a.q_stride + heads * shape->head_dim) * sizeof(*q));
+    fn(kc_exec(kc, 0), &a);
+    /* Attention reads the heads behind the last row's first ones. */
+    size_t width = (size_t)heads * shape->head_dim, last = (size_t)(x.t.rows - 1) * a.q_stride;
+    float *q = kc_bytes(kc, (last + 2 * width) * sizeof(*q));
+    memcpy(q, a.q, (last + width) * sizeof(*q));
     for (uint32_t g = 0; g < shape->q_per_kv; g++) {
         memset(x.score.got, 0, (size_t)x.score.rows * stride * sizeof(float));
         a = call_of(&x, 0, shape->seqs, false);
         a.pairs = pairs;
         a.rule.group = AQ_ATTN_FIRST;
         a.q = q + (size_t)g * shape->head_dim;
-        kc_new(kc)->attn_prefill(kc_exec(kc, 0), &a);
+        a.log_sum_exp += observed ? 0 : g;
+        fn(kc_exec(kc, 0), &a);
         for (uint32_t r = 0; r < x.score.rows; r++)
             memcpy((float *)each.ref + ((size_t)r * shape->q_per_kv + g) * stride,
                    (float *)x.score.got + (size_t)r * stride, stride * sizeof(float));
@@ -619,7 +593,7 @@ static void check_each(struct kc *kc)
                       aq_dtype_name(kv_dtypes[d]), g))
             continue;
         struct kc_attn_shape shape = shape_of(kc, &size, d, true);
-        check_stats_each(kc, &shape, g % 4 ? NO_WINDOW : g / 4 % KC_ATTN_WINDOWS);
+        check_each_head(kc, &shape, g % 4 ? NO_WINDOW : g / 4 % KC_ATTN_WINDOWS, false);
     }
 }
 
@@ -741,7 +715,7 @@ static void check_observed_heads(struct kc *kc)
                       aq_dtype_name(kv_dtypes[d]), g))
             continue;
         struct kc_attn_shape shape = shape_of(kc, &size, d, true);
-        check_observed_each(kc, &shape);
+        check_each_head(kc, &shape, NO_WINDOW, true);
     }
 }
 
