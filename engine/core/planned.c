@@ -136,8 +136,8 @@ static void count_process(struct aq_block_inputs *in, const struct aq_planned_re
         .choosing_q_per_kv = in->kv.read ? m->heads / m->kv_heads : 0,
     };
     if (in->kv.prompt.source == AQ_KV_SOURCE_COLUMNS && !r->gpu)
-        need.observed =
-            (uint32_t)aq_min_u64(in->kv.prompt.rows, r->context) * (m->heads / m->kv_heads);
+        need.observed = (uint32_t)aq_min_u64(
+            (uint64_t)in->kv.prompt.rows * (m->heads / m->kv_heads), UINT32_MAX);
     in->scratch_bytes_per_thread = aq_kernels_scratch_bytes(&need);
     in->codes_bytes = in->products == AQ_Q8 ? aq_kernels_codes_bytes(need.k_max) : 0;
     in->process_bytes = r->held  ? r->held + PROCESS_SLACK_BYTES
