@@ -552,8 +552,8 @@ static void check_sizes(struct kc *kc, const struct size *size, size_t d)
             struct kc_attn_shape shape = shape_of(kc, size, d, true);
             check_stats(kc, &shape, NO_WINDOW);
         }
-        if (kc_begin(kc, KC_SLOT(attn_prefill), "attn_observed_%s_h%ux%u_d%u_%u", dtype,
-                     size->kv_heads, size->q_per_kv, size->head_dim, draw)) {
+        if (!draw && kc_begin(kc, KC_SLOT(attn_prefill), "attn_observed_%s_h%ux%u_d%u", dtype,
+                              size->kv_heads, size->q_per_kv, size->head_dim)) {
             struct kc_attn_shape shape = shape_of(kc, size, d, true);
             check_observed(kc, &shape, NO_WINDOW);
         }
