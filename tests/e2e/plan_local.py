@@ -135,6 +135,7 @@ class PlanLocal(Rig):
         self.assertEqual(len(told), 1, told)
         self.assertIn("--cache-dir", told[0])
         self.assertIn("not kept", doc["assumptions"][0])
+        self.assertIn("measured now without a disk", doc["assumptions"][0])
 
 
 if __name__ == "__main__":

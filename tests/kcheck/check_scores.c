@@ -721,7 +721,7 @@ static void check_observed_heads(struct kc *kc)
 
 static void check_observed_long(struct kc *kc)
 {
-    static const struct size far = {1, 3, 64}, room = {2, 8, 64};
+    static const struct size far = {1, 3, 64};
     for (size_t d = 0; d < AQ_ARRAY_LEN(kv_dtypes); d++) {
         if (!kc_begin(kc, KC_SLOT(attn_prefill), "attn_observed_long_%s",
                       aq_dtype_name(kv_dtypes[d])))
@@ -731,30 +731,30 @@ static void check_observed_long(struct kc *kc)
         shape.len_max = KC_ATTN_LEN_MAX;
         check_observed(kc, &shape, NO_WINDOW);
     }
-    if (kc_begin(kc, KC_SLOT(attn_prefill), "attn_observed_room")) {
-        struct kc_attn_shape shape = shape_of(kc, &room, 1, true);
-        shape.seqs = 6;
-        shape.rows_max = 40;
-        shape.len_max = 3200;
-        check_observed_room(kc, &shape);
-    }
 }
 
-static void check_many(struct kc *kc)
+/* Weights that scratch only just has room for, or none. */
+static void check_observed_limits(struct kc *kc)
 {
-    static const struct size queries = {2, 16, 250}, keys = {1, 16, 8};
-    if (kc_begin(kc, KC_SLOT(attn_prefill), "attn_observed_many_queries")) {
-        struct kc_attn_shape shape = shape_of(kc, &queries, 2, true);
+    static const struct {
+        const char *name;
+        void (*check)(struct kc *kc, const struct kc_attn_shape *shape);
+        struct size size;
+        size_t dtype;
+        uint32_t rows, len;
+    } cases[] = {
+        {"room", check_observed_room, {2, 8, 64}, 1, 40, 3200},
+        {"many_queries", check_observed_many, {2, 16, 250}, 2, 64, 200},
+        {"many_keys", check_observed_many, {1, 16, 8}, 1, 32, 8000},
+    };
+    for (size_t i = 0; i < AQ_ARRAY_LEN(cases); i++) {
+        if (!kc_begin(kc, KC_SLOT(attn_prefill), "attn_observed_%s", cases[i].name))
+            continue;
+        struct kc_attn_shape shape = shape_of(kc, &cases[i].size, cases[i].dtype, true);
         shape.seqs = 6;
-        shape.rows_max = 64;
-        check_observed_many(kc, &shape);
-    }
-    if (kc_begin(kc, KC_SLOT(attn_prefill), "attn_observed_many_keys")) {
-        struct kc_attn_shape shape = shape_of(kc, &keys, 1, true);
-        shape.seqs = 6;
-        shape.rows_max = 32;
-        shape.len_max = 8000;
-        check_observed_many(kc, &shape);
+        shape.rows_max = cases[i].rows;
+        shape.len_max = cases[i].len;
+        cases[i].check(kc, &shape);
     }
 }
 
@@ -798,7 +798,7 @@ static void check(struct kc *kc)
     check_heads(kc);
     check_observed_heads(kc);
     check_observed_long(kc);
-    check_many(kc);
+    check_observed_limits(kc);
     check_each(kc);
     check_begun(kc);
     check_long(kc);

@@ -572,7 +572,7 @@ static void a_kept_profile_tells_its_file_and_age(void **state)
     rmdir(dir);
 }
 
-static void where_nothing_can_be_kept_a_measurement_still_stands(void **state)
+static void where_nothing_can_be_kept_that_is_told(void **state)
 {
     static struct aq_hw_profile p;
     struct aq_hw_local_opts opts = {.cache_dir = "/dev/null/cache", .threads = 1, .quick = true};
@@ -678,7 +678,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(this_machine_is_measured_where_nothing_is_kept),
     cmocka_unit_test(what_varied_too_much_is_kept_only_for_those_who_ask),
     cmocka_unit_test(a_kept_profile_tells_its_file_and_age),
-    cmocka_unit_test(where_nothing_can_be_kept_a_measurement_still_stands),
+    cmocka_unit_test(where_nothing_can_be_kept_that_is_told),
     cmocka_unit_test(a_measurement_can_be_stopped_and_needs_memory),
 };
 
