@@ -29,13 +29,15 @@ static inline size_t aq_kivi_key_bytes(uint32_t head_dim)
     return aq_align_up(4ull * head_dim, 64);
 }
 
-/* Codes of KIVI lie in runs of up to 32 numbers of two vectors at once: of a pair of channels the
- * 32 tokens of K, of a pair of tokens the channels of a group of V.  A run of n has so many words
- * of 32 bits, the first vector's codes in their lower halves, the second one's in their upper
- * halves: number i is in word i % words, and i / words codes are in front of it. */
+/* Codes of KIVI lie in runs of up to 32 numbers of eight vectors at once: of eight channels the 32
+ * tokens of K, of eight tokens the channels of a group of V.  A run of n numbers has so many words
+ * of eight bytes, one for each of its vectors: number i is in word i % words, and i / words codes
+ * are in front of it in its byte. */
+enum { AQ_KIVI_RUN = 8 };
+
 static inline uint32_t aq_kivi_words(enum aq_dtype t, uint32_t n)
 {
-    return (uint32_t)aq_div_up(n, t == AQ_KIVI2 ? 8 : 4);
+    return (uint32_t)aq_div_up(n, t == AQ_KIVI2 ? 4 : 2);
 }
 
 /* A K or V row of a head-block: its elements, or its codes, of which byte d of n has in its lowest
@@ -46,7 +48,7 @@ static inline size_t aq_kv_row_bytes(enum aq_dtype t, uint32_t head_dim)
     if (t == AQ_Q8)
         return head_dim;
     if (aq_dtype_is_kivi(t))
-        return 2 * aq_kivi_words(t, head_dim);
+        return aq_kivi_words(t, (uint32_t)aq_align_up(head_dim, AQ_KIVI_RUN));
     return t == AQ_Q4 ? aq_div_up(head_dim, 2) : head_dim * aq_dtype_bytes(t);
 }
 

@@ -42,9 +42,9 @@ struct decode {
     float *p;        /* [VEC_LANES][BLOCK_SLOTS]: scores of a step, then their exp() */
     float *offset;   /* [heads][count][VEC_LANES]: sums of weight times V's minimum, by lane */
     float *q_turned; /* [dim_pad]: a query that is turned back */
-    /* Of KIVI, [QUERIES_WIDE][groups]: what codes are multiplied by ([32] of each group), and the
-     * sums of weights times V's minima (groups in fours). */
-    int16_t *whole;
+    /* Of KIVI, of QUERIES_WIDE queries and each group: what codes are multiplied by, up to two
+     * bytes for each of 32, and what is added to sums of V's codes (groups in fours). */
+    int8_t *whole;
     float *group_offset;
     bool fused;       /* the CPU has AVX512-VNNI */
     float *q_ordered; /* the queries as a widened block is multiplied (attn_widened_simd.h) */
@@ -72,6 +72,7 @@ struct step {
     const float *q;                 /* [queries][dim_pad] */
     float *p;                       /* of the queries: [BLOCK_SLOTS] of each */
     float correction[QUERIES_WIDE]; /* what the sums so far must be multiplied by */
+    vec_mask seen[BLOCK_VECS];      /* what is seen, by lane */
 };
 
 /* Bounds that let the compiler lay the loops out: constants, but for head sizes that are rare.
@@ -220,14 +221,19 @@ VEC_FN void score(const struct decode *t, const struct step *x, struct form f, i
     }
 }
 
-/* Of slots v, v + 1, ...: those that are seen. */
-VEC_FN vec_mask seen_lanes(const struct step *x, uint32_t v)
+/* Notes which slots are seen. */
+VEC_FN void see(struct step *x, uint32_t begin, uint32_t end)
 {
-    vec_mask seen = vec_first(x->slots > v ? x->slots - v : 0);
-    if (x->begin <= v) /* nearly always */
-        return seen;
-    return vec_both(seen,
-                    vec_int_greater(vec_int_lanes(), vec_int_set((int32_t)(x->begin - v) - 1)));
+    x->begin = begin;
+    x->slots = end;
+    for (uint32_t v = 0; v < BLOCK_VECS; v++) {
+        uint32_t first = v * VEC_LANES;
+        x->seen[v] = vec_first(end > first ? end - first : 0);
+        if (begin > first) /* seldom */
+            x->seen[v] =
+                vec_both(x->seen[v], vec_int_greater(vec_int_lanes(),
+                                                     vec_int_set((int32_t)(begin - first) - 1)));
+    }
 }
 
 /* Scores of codes become scores of keys; what is not of slots in use is of no use. */
@@ -250,7 +256,7 @@ VEC_FN void scale_values(const struct decode *t, const struct step *x, uint32_t 
     vec offset = vec_mul(vec_load(to), vec_set(x->correction[i]));
     for (uint32_t v = 0; v < BLOCK_SLOTS && v < x->slots; v += VEC_LANES) {
         float *p = x->p + i * BLOCK_SLOTS + v;
-        vec_mask seen = seen_lanes(x, v);
+        vec_mask seen = x->seen[v / VEC_LANES];
         vec weight = vec_load(p), minimum = vec_load_f16(scales + BLOCK_SLOTS + v);
         offset = vec_fma_where(seen, weight, minimum, offset);
         vec_store(p, vec_mul(weight, vec_load_f16(scales + v)));
@@ -268,33 +274,53 @@ VEC_FN void keep_weights(const struct decode *t, const struct step *x, uint32_t 
     t->kept_max[(size_t)query * t->kept_blocks + x->number] = t->max[query];
 }
 
-/* Turns the scores of a step's query i into exp(score - max), 0 but of the slots in use, and keeps
- * its maximum, its sum of weights and its correction. */
-static inline void weigh(struct decode *t, struct step *x, uint32_t i)
+/* Turns the scores of `queries` queries of each of `blocks` steps, QUERIES_WIDE at most, into
+ * exp(score - max), 0 but of the slots in use, and keeps their maxima, their sums of weights and
+ * their corrections.  Item k * queries + i is query i of step k. */
+VEC_FN void weigh(struct decode *t, struct step *x, int blocks, int queries)
 {
     const vec lowest = vec_set(-INFINITY);
-    uint32_t query = x->query + i;
-    float *p = x->p + i * BLOCK_SLOTS, *weight = t->weight + (size_t)query * VEC_LANES;
-    vec s[BLOCK_VECS], old = vec_set(t->max[query]), max = old;
-    for (uint32_t v = 0; v < BLOCK_VECS; v++) {
-        uint32_t first = v * VEC_LANES;
-        s[v] = vec_select(seen_lanes(x, first), vec_load(p + first), lowest);
-        max = vec_max(max, s[v]);
+    const int items = blocks * queries;
+    vec s[QUERIES_WIDE][BLOCK_VECS], most[QUERIES_WIDE], old = lowest;
+    AQ_UNROLL(4)
+    for (int item = 0; item < items; item++) {
+        const struct step *of = &x[item / queries];
+        const int i = item % queries;
+        old = vec_select(vec_fourth(item), vec_set(t->max[of->query + (uint32_t)i]), old);
+        most[item] = lowest;
+        AQ_UNROLL(4)
+        for (int v = 0; v < BLOCK_VECS; v++) {
+            const float *p = of->p + i * BLOCK_SLOTS + v * VEC_LANES;
+            s[item][v] = vec_select(of->seen[v], vec_load(p), lowest);
+            most[item] = vec_max(most[item], s[item][v]);
+        }
     }
-    max = vec_max_all(max);
+    vec max = vec_max(vec_max_each(most, items), old);
     /* While all scores are -inf, subtracting 0 gives weights of 0 instead of NaN. */
     vec base = vec_zero_where(vec_equal(max, lowest), max);
-    vec correction = vec_exp(vec_sub(old, base)), added = vec_zero();
-    for (uint32_t v = 0; v < BLOCK_VECS; v++) {
-        s[v] = vec_exp(vec_sub(s[v], base));
-        vec_store(p + v * VEC_LANES, s[v]);
-        added = vec_add(added, s[v]);
+    float maxima[VEC_LANES], bases[VEC_LANES], corrections[VEC_LANES];
+    vec_store(maxima, max);
+    vec_store(bases, base);
+    vec_store(corrections, vec_exp(vec_sub(old, base)));
+    AQ_UNROLL(4)
+    for (int item = 0; item < items; item++) {
+        struct step *of = &x[item / queries];
+        const int i = item % queries;
+        const uint32_t query = of->query + (uint32_t)i;
+        float *weight = t->weight + (size_t)query * VEC_LANES;
+        vec added = vec_zero();
+        AQ_UNROLL(4)
+        for (int v = 0; v < BLOCK_VECS; v++) {
+            s[item][v] = vec_exp(vec_sub(s[item][v], vec_set(bases[4 * item])));
+            vec_store(of->p + i * BLOCK_SLOTS + v * VEC_LANES, s[item][v]);
+            added = vec_add(added, s[item][v]);
+        }
+        of->correction[i] = corrections[4 * item];
+        vec_store(weight, vec_fma(vec_load(weight), vec_set(corrections[4 * item]), added));
+        t->max[query] = maxima[4 * item];
+        if (t->kept)
+            keep_weights(t, of, query, s[item]);
     }
-    vec_store(weight, vec_fma(vec_load(weight), correction, added));
-    t->max[query] = vec_first_lane(max);
-    if (t->kept)
-        keep_weights(t, x, query, s);
-    x->correction[i] = vec_first_lane(correction);
 }
 
 /* sum[i][v] += p[i][slot] * V[slot][d..] */
@@ -373,15 +399,6 @@ VEC_FN void add_values(const struct decode *t, const struct step *x, struct form
         add_values_at(t, x, f, d, units - d, queries, 1);
 }
 
-VEC_FN void weigh_codes(struct decode *t, struct step *x, struct form f, uint32_t i)
-{
-    if (aq_dtype_is_quantised(f.dtype))
-        scale_keys(t, x, i);
-    weigh(t, x, i);
-    if (aq_dtype_is_quantised(f.dtype))
-        scale_values(t, x, i);
-}
-
 #include "kernels/cpu/attn_kivi_simd.h"
 
 /* The slot of block b that a border between keys comes before; 0 and 32 where it is outside. */
@@ -405,8 +422,11 @@ VEC_FN void attend_step(struct decode *t, struct step *x, struct form f, int que
     score(t, x, f, queries);
     if (is_turned(t, x))
         score_turned(t, x, (struct form){f.dtype, t->dim}, (uint32_t)queries);
-    for (uint32_t i = 0; i < (uint32_t)queries; i++)
-        weigh_codes(t, x, f, i);
+    for (uint32_t i = 0; i < (uint32_t)queries && aq_dtype_is_quantised(f.dtype); i++)
+        scale_keys(t, x, i);
+    weigh(t, x, 1, queries);
+    for (uint32_t i = 0; i < (uint32_t)queries && aq_dtype_is_quantised(f.dtype); i++)
+        scale_values(t, x, i);
     add_values(t, x, f, queries);
 }
 

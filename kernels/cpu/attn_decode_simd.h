@@ -65,7 +65,7 @@ static struct decode decode_open(struct aq_exec *ex, uint32_t worker, uint32_t d
     size_t widened = aq_attn_widened_floats(dim), groups = aq_align_up(aq_kivi_groups(dim), 4);
     t.wide = t.q_ordered + QUERIES_MAX * widened;
     t.group_offset = t.wide + 2 * BLOCK_SLOTS * widened;
-    t.whole = (int16_t *)(void *)(t.group_offset + QUERIES_WIDE * groups);
+    t.whole = (int8_t *)(void *)(t.group_offset + QUERIES_WIDE * groups);
     if (kept_slots) {
         t.kept_blocks = (uint32_t)aq_align_up(aq_div_up(kept_slots, BLOCK_SLOTS), 16);
         t.kept_slots = (uint32_t)aq_align_up(kept_slots, BLOCK_SLOTS);
@@ -173,10 +173,9 @@ ATTEND_FN void attend_block(struct decode *t, struct step *x, struct form f, str
         queries = step_queries(t, f, query, end, b);
         x->query = query;
         x->number = b;
-        x->begin = seen.begin;
-        x->slots = seen.end;
         if (seen.begin >= seen.end)
             continue;
+        see(x, seen.begin, seen.end);
         if (queries == 1)
             attend_step(t, x, f, 1);
         else if (QUERIES_WIDE > 2 && queries == 2)
@@ -259,31 +258,59 @@ VEC_FN void ask_slots(const struct decode_run *run, uint32_t head, uint32_t b, u
         vec_prefetch(s->position + at, slots * sizeof(*s->position));
 }
 
-/* Block b of KIVI of a head and the one after it, of a query each, where both see some of it. */
-VEC_FN bool attend_two(struct decode *t, const struct decode_run *run, struct form f, uint32_t head,
-                       uint32_t b, uint32_t blocks)
+/* Sets the block that is `wide` heads behind block b of `head`, round all heads at work, as the one
+ * to ask for. */
+VEC_FN void find_ahead(struct step *x, const struct decode *t, const struct decode_run *run,
+                       uint32_t head, uint32_t wide, uint32_t b, uint32_t blocks)
 {
-    struct step x[2];
-    if (t->count > 1 || head + 1 >= t->heads || b >= run->seq->coded)
+    uint32_t ahead = head + wide, at = b;
+    if (ahead >= t->heads) {
+        ahead -= t->heads;
+        at++;
+    }
+    if (at >= blocks) {
+        find_next(x, run, t->heads - 1, b, blocks); /* of the heads that follow */
+        return;
+    }
+    bool is_coded = t->visible[ahead] > at * BLOCK_SLOTS && at < run->seq->coded;
+    x->next_slots = is_coded ? BLOCK_SLOTS : 0;
+    x->next = aq_attn_block(run->seq, run->head + ahead, at);
+}
+
+/* Block b of KIVI of `wide` heads from `head` on, of a query each, where all of them see some of
+ * it. */
+VEC_FN bool attend_side_by_side(struct decode *t, const struct decode_run *run, struct form f,
+                                uint32_t head, uint32_t wide, uint32_t b, uint32_t blocks)
+{
+    struct step x[QUERIES_WIDE];
+    if (t->count > 1 || head + wide > t->heads || b >= run->seq->coded)
         return false;
-    for (uint32_t k = 0; k < 2; k++) {
+    for (uint32_t k = 0; k < wide; k++) {
         uint32_t query = head + k;
         struct span seen = slots_seen(t, query, query, b);
         if (seen.begin >= seen.end)
             return false;
-        x[k] = (struct step){.block = aq_attn_block(run->seq, run->head + query, b),
-                             .number = b,
-                             .query = query,
-                             .begin = seen.begin,
-                             .slots = seen.end,
-                             .p = t->p + k * BLOCK_SLOTS};
-        bool wraps = query + 1 == t->heads; /* what it asks for is two further on */
-        find_next(&x[k], run, wraps ? 0 : query + 1, b + wraps, blocks);
+        x[k].block = aq_attn_block(run->seq, run->head + query, b);
+        x[k].number = b;
+        x[k].query = query;
+        x[k].p = t->p + k * BLOCK_SLOTS;
+        see(&x[k], seen.begin, seen.end);
+        find_ahead(&x[k], t, run, query, wide, b, blocks);
         if (t->kept)
             ask_slots(run, query, b, blocks);
     }
-    attend_codes(t, x, f, 2, 1);
+    attend_codes(t, x, f, (int)wide, 1);
     return true;
+}
+
+/* Attends block b of as many heads at once as can be; returns how many. */
+VEC_FN uint32_t attend_codes_of(struct decode *t, const struct decode_run *run, struct form f,
+                                uint32_t head, uint32_t b, uint32_t blocks)
+{
+    const uint32_t wide = (uint32_t)blocks_wide(f);
+    if (attend_side_by_side(t, run, f, head, wide, b, blocks))
+        return wide;
+    return wide > 2 && attend_side_by_side(t, run, f, head, 2, b, blocks) ? 2 : 0;
 }
 
 VEC_FN void attend_blocks(struct decode *t, const struct decode_run *run, struct form f)
@@ -296,11 +323,11 @@ VEC_FN void attend_blocks(struct decode *t, const struct decode_run *run, struct
     uint32_t blocks = (uint32_t)aq_div_up(most, BLOCK_SLOTS);
     struct step x = {.p = t->p};
     for (uint32_t b = least / BLOCK_SLOTS; b < blocks; b++) {
-        for (uint32_t head = 0; head < t->heads; head++) {
-            if (aq_dtype_is_kivi(f.dtype) && attend_two(t, run, f, head, b, blocks)) {
-                head++;
+        for (uint32_t head = 0, done; head < t->heads; head += done) {
+            done = aq_dtype_is_kivi(f.dtype) ? attend_codes_of(t, run, f, head, b, blocks) : 0;
+            if (done)
                 continue;
-            }
+            done = 1;
             struct span seen = slots_seen(t, head * t->count, (head + 1) * t->count - 1, b);
             if (seen.begin >= seen.end)
                 continue;
@@ -463,7 +490,7 @@ void VEC_VERSION(attn_decode)(struct aq_exec *ex, const struct aq_attn *a)
     decode_all(ex, a, false);
 }
 
-#if VEC_ADDS_PAIRS
+#if VEC_ADDS_QUADS
 void aq_attn_decode_avx512vnni(struct aq_exec *ex, const struct aq_attn *a)
 {
     decode_all(ex, a, true);

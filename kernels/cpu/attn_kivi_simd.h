@@ -4,238 +4,406 @@
  * K has a scale and a minimum for each channel: a query is multiplied by the scales, and its
  * product with the minima is added to the scores.  V has them for 32 channels of a row: a weight
  * becomes one for each group, and the minima are added to the sums.  So K and each group of V are
- * 32 numbers that are sums of codes times what belongs to their pairs of vectors, and codes lie so
- * (aq_kivi_words) that a mask makes factors of them, at their place in a word.
+ * 32 numbers that are sums of codes times what belongs to their vectors, and codes lie so
+ * (aq_kivi_words) that a mask makes bytes of them, at their place in a byte.
  *
- * The other factors are rounded to multiples of a 32767th part of the largest one of a query and
- * block: their products with codes are added up without a rounding, in whole numbers.  For codes
- * of 2 bits that is two or three instructions for 32 of them where f32 takes three for 16, and a
- * factor is off by no more than 2^-16 of the largest. */
+ * The other factors are rounded to bytes: to whole multiples of a step, a 127th part of the largest
+ * one of a query and block.  Their products with codes are then added up without a rounding.  What
+ * rounding cuts off is multiplied by the middle of the codes instead, with the minima, so that only
+ * distances from the middle feel it: a thousandth of the variance that rounding to 2 bits makes of
+ * the same numbers, and a hundredth of that of 4 bits.  But it lies in directions that the keys or
+ * values have, which a model feels more than noise (a tiny one as much as those 4 bits): so factors
+ * of codes of 4 bits have 16 bits, whose high and low bytes are multiplied one after the other. */
 
-/* The largest of the whole factors: sums of a head's channels fit 32 bits. */
-VEC_FN float factor_most(uint32_t dim)
+/* Numbers that a byte has codes of. */
+VEC_FN int byte_codes(struct form f)
 {
-    return dim <= 256 ? 32767 : (float)(32767 * 256 / dim);
+    return f.dtype == AQ_KIVI2 ? 4 : 2;
 }
-
-/* What factors whose largest size is in `most` are multiples of; 0 where all are as good as 0. */
-VEC_FN float factor_step(vec most, uint32_t dim)
+VEC_FN float code_middle(struct form f)
 {
-    float largest = vec_first_lane(vec_max_all(most));
-    return largest > 0x1p-64f ? largest / factor_most(dim) : 0;
-}
-VEC_FN vec steps_in_one(float step)
-{
-    return vec_set(step > 0 ? 1 / step : 0);
+    return f.dtype == AQ_KIVI2 ? 1.5F : 7.5F;
 }
 
-VEC_FN vec larger_size(vec most, vec y)
+/* ---- sums of codes times factors ---- */
+
+enum {
+    SUM_NUMBERS = VEC_LANES / 2, /* of a vector of sums, which has two lanes for each */
+    SUMS = AQ_KIVI_GROUP / SUM_NUMBERS,
+    ITEMS_WIDE = VEC_LANES / SUMS,      /* queries whose sums are in registers together */
+    RUNS = AQ_KIVI_GROUP / AQ_KIVI_RUN, /* of a group */
+    RUNS_NARROW = 8,                    /* whose sums fit 16 bits: 8 * 2 * 15 * 127 */
+};
+
+/* Which bits of a byte a code is made of.  The upper half of a byte is shifted down first where
+ * products must fit 16 bits. */
+VEC_FN int32_t code_mask(struct form f, int part, bool fused)
 {
-    return vec_max(vec_abs(y), most);
+    const int low = byte_codes(f) / 2, bits = 8 / byte_codes(f);
+    return (f.dtype == AQ_KIVI2 ? 0x03030303 : 0x0f0f0f0f) << (fused ? part : part % low) * bits;
 }
 
-/* Words of a run of 32, and vectors of sums: one for each code of a half word. */
-VEC_FN int run_words(struct form f)
+/* sum[item][part, vector] = factors times codes of `runs` runs of `words` words: in whole lanes if
+ * `fused`, else in half ones, which the sums of so many runs must fit. */
+VEC_FN void multiply_runs(const uint8_t *codes, const int8_t *factor, size_t apart, uint32_t runs,
+                          uint32_t words, struct form f, int items, bool fused, vec_int *sum)
 {
-    return f.dtype == AQ_KIVI2 ? 4 : 8;
-}
-VEC_FN int sum_parts(struct form f)
-{
-    return f.dtype == AQ_KIVI2 ? 8 : 4;
-}
-
-/* sum[i][part] += the factors of query i times the codes of `pairs` pairs of vectors, each of 32
- * numbers; asks for what lies at `next` meanwhile.  The higher codes of a byte count as many times
- * as their place says. */
-VEC_FN void multiply_pairs(const uint8_t *codes, const uint8_t *next, const int16_t *factor,
-                           size_t apart, uint32_t pairs, struct form f, int queries, bool fused,
-                           vec_int *sum)
-{
-    const int words = run_words(f), parts = sum_parts(f), low = parts / 2;
-    const uint32_t together = (uint32_t)(VEC_LANES / words);
-    for (uint32_t pair = 0; pair < pairs; pair += together) {
-        size_t at = (size_t)pair * (size_t)words * sizeof(uint32_t);
-        vec_int u = vec_int_load((const int32_t *)(const void *)(codes + at));
-        vec_int half[2] = {u, vec_int_shift_halves(u, 8)}, by[QUERIES_WIDE];
-        vec_prefetch_near(next + at, VEC_LANES * sizeof(uint32_t));
+    const int parts = byte_codes(f);
+    const uint32_t vecs = (uint32_t)aq_div_up(words, SUM_NUMBERS);
+    vec_int own[ITEMS_WIDE * SUMS];
+    AQ_UNROLL(16)
+    for (int i = 0; i < items * SUMS; i++)
+        own[i] = vec_int_set(0);
+    AQ_UNROLL(4)
+    for (uint32_t run = 0; run < runs; run++) {
+        vec_int by[ITEMS_WIDE];
         AQ_UNROLL(4)
-        for (int i = 0; i < queries; i++) {
-            const int16_t *from = factor + (size_t)i * apart + (size_t)2 * pair;
-            by[i] = vec_int_repeat((const int32_t *)(const void *)from, words);
-        }
-        AQ_UNROLL(8)
-        for (int part = 0; part < parts; part++) {
-            int32_t mask =
-                f.dtype == AQ_KIVI2 ? 0x00030003 << part % low * 2 : 0x000f000f << part % low * 4;
-            vec_int c = vec_int_and(half[part / low], vec_int_set(mask));
+        for (int i = 0; i < items; i++)
+            by[i] = vec_int_repeat(factor + (size_t)i * apart + (size_t)run * AQ_KIVI_RUN);
+        AQ_UNROLL(4)
+        for (uint32_t v = 0; v < vecs; v++) {
+            size_t at = ((size_t)run * words + v * SUM_NUMBERS) * AQ_KIVI_RUN;
+            uint32_t lanes = 2 * (words - v * SUM_NUMBERS);
+            const int32_t *from = (const int32_t *)(const void *)(codes + at);
+            vec_int u = lanes >= VEC_LANES
+                            ? vec_int_load(from)
+                            : vec_bits(vec_load_n((const float *)(const void *)from, lanes));
+            vec_int high = fused ? u : vec_int_shift_right(u, 4);
             AQ_UNROLL(4)
-            for (int i = 0; i < queries; i++)
-                sum[i * parts + part] = vec_int_add_pairs(sum[i * parts + part], by[i], c, fused);
+            for (int part = 0; part < parts; part++) {
+                vec_int c = vec_int_and(part < parts / 2 ? u : high,
+                                        vec_int_set(code_mask(f, part, fused)));
+                AQ_UNROLL(4)
+                for (int i = 0; i < items; i++) {
+                    vec_int *to = &own[i * SUMS + part * (int)vecs + (int)v];
+                    *to =
+                        fused ? vec_int_add_quads(*to, c, by[i]) : vec_int_add_pairs(*to, c, by[i]);
+                }
+            }
         }
     }
+    AQ_UNROLL(16)
+    for (int i = 0; i < items * SUMS; i++)
+        sum[i] = own[i];
 }
 
-/* Queries whose sums are in registers together. */
-VEC_FN int multiplied_together(struct form f, int queries)
+/* The same of any number of runs, in whole lanes. */
+VEC_FN void multiply(const struct decode *t, const uint8_t *codes, const int8_t *factor,
+                     size_t apart, uint32_t runs, uint32_t words, struct form f, int items,
+                     vec_int *sum)
 {
-    int most = VEC_LANES / sum_parts(f);
-    return queries < most ? queries : most;
-}
-
-VEC_FN void multiply(const struct decode *t, const uint8_t *codes, const uint8_t *next,
-                     const int16_t *factor, size_t apart, uint32_t pairs, struct form f,
-                     int queries, vec_int *sum)
-{
-    for (int i = 0; i < queries * sum_parts(f); i++)
+    if (t->fused) {
+        multiply_runs(codes, factor, apart, runs, words, f, items, true, sum);
+        /* Sums of many items in memory: a compiler that finds registers for them to the end finds
+         * none for them in a loop of many runs. */
+        if (items > 1 && runs > RUNS)
+            __asm__("" : "+m"(*(vec_int(*)[ITEMS_WIDE * SUMS]) sum));
+        return;
+    }
+    AQ_UNROLL(16)
+    for (int i = 0; i < items * SUMS; i++)
         sum[i] = vec_int_set(0);
-    if (t->fused)
-        multiply_pairs(codes, next, factor, apart, pairs, f, queries, true, sum);
-    else
-        multiply_pairs(codes, next, factor, apart, pairs, f, queries, false, sum);
+    for (uint32_t run = 0; run < runs; run += RUNS_NARROW) {
+        const uint32_t some = runs - run < RUNS_NARROW ? runs - run : RUNS_NARROW;
+        vec_int half[ITEMS_WIDE * SUMS];
+        multiply_runs(codes + (size_t)run * words * AQ_KIVI_RUN, factor + run * AQ_KIVI_RUN, apart,
+                      some, words, f, items, false, half);
+        AQ_UNROLL(16)
+        for (int i = 0; i < items * SUMS; i++)
+            sum[i] = vec_int_add(sum[i], vec_int_join_halves(half[i]));
+    }
 }
 
 /* What sums of codes are multiples of, for numbers n, n + 1, ... of the 32: a code's place in its
- * byte counts in them. */
-VEC_FN vec step_at(struct form f, uint32_t n, float step)
+ * byte counts in them, unless it was shifted down. */
+VEC_FN vec step_at(const struct decode *t, struct form f, uint32_t n, float step)
 {
-    static const float place2[] = {1,       1,       1,       1,       0x1p-2f, 0x1p-2f,
-                                   0x1p-2f, 0x1p-2f, 0x1p-4f, 0x1p-4f, 0x1p-4f, 0x1p-4f,
-                                   0x1p-6f, 0x1p-6f, 0x1p-6f, 0x1p-6f};
-    static const float place4[] = {1,       1,       1,       1,       1,       1,
-                                   1,       1,       0x1p-4f, 0x1p-4f, 0x1p-4f, 0x1p-4f,
-                                   0x1p-4f, 0x1p-4f, 0x1p-4f, 0x1p-4f};
-    return vec_mul(vec_load((f.dtype == AQ_KIVI2 ? place2 : place4) + n % 16), vec_set(step));
+#define EIGHT(x) x, x, x, x, x, x, x, x
+    static const float place2[] = {EIGHT(1), EIGHT(0x1p-2F), EIGHT(0x1p-4F), EIGHT(0x1p-6F)};
+    static const float place4[] = {EIGHT(1), EIGHT(1), EIGHT(0x1p-4F), EIGHT(0x1p-4F)};
+#undef EIGHT
+    const float *place = (f.dtype == AQ_KIVI2 ? place2 : place4) + (t->fused ? n : n % 16);
+    return vec_mul(vec_load(place), vec_set(step));
 }
 
-/* The sums of a query for numbers n, n + 1, ... of the 32. */
-VEC_FN vec numbers_at(const vec_int *sum, struct form f, uint32_t n)
+/* An item's sums for numbers n, n + 1, ... of the 32. */
+VEC_FN vec numbers_at(const vec_int *sum, uint32_t n)
 {
-    return vec_from_int(vec_int_join(sum + n / (uint32_t)run_words(f), run_words(f)));
+    return vec_from_int(vec_int_add_neighbours(sum[n / SUM_NUMBERS], sum[n / SUM_NUMBERS + 1]));
 }
 
-enum { OFFSETS = 4 }; /* added up together */
-enum part { KEY_SCALES, KEY_CODES, VALUE_SCALES, VALUE_CODES, PARTS };
+/* ---- asking ahead ---- */
 
-/* What codes are multiplied by, of up to QUERIES_WIDE queries; and what is asked for while a part
- * of their block is read. */
+/* The passes over the blocks at work.  Each asks for its part of the blocks that follow, in the
+ * order in which they will be read, so that memory always has as much to do. */
+enum pass { KEYS_SCALED, KEYS_ROUNDED, KEYS_SCORED, VALUES_SCALED, VALUES_ROUNDED, VALUES_ADDED };
+
+VEC_FN void ask_part(const struct step *x, struct form f, enum pass pass)
+{
+    const size_t keys = aq_kivi_key_bytes(f.dim), head = aq_kv_head_bytes(f.dtype, f.dim);
+    const size_t codes = AQ_HEAD_BLOCK_SLOTS * aq_kv_row_bytes(f.dtype, f.dim);
+    if (!x->next_slots)
+        return;
+    switch (pass) {
+    case KEYS_SCALED: vec_prefetch(x->next, keys); break;
+    case KEYS_ROUNDED: vec_prefetch(x->next + head, codes / 2); break;
+    case KEYS_SCORED: vec_prefetch(x->next + head + codes / 2, codes / 2); break;
+    case VALUES_SCALED: vec_prefetch(x->next + keys, head - keys); break;
+    case VALUES_ROUNDED: vec_prefetch(x->next + head + codes, codes / 2); break;
+    case VALUES_ADDED: vec_prefetch(x->next + head + codes + codes / 2, codes / 2); break;
+    }
+}
+
+/* ---- factors ---- */
+
+/* What codes of K or of V are multiplied by, of the items at work: item k * queries + i is query i
+ * against block k. */
 struct factors {
-    const uint8_t *ask[PARTS];
-    int16_t *whole; /* [queries][groups][32] */
-    float *offsets; /* [queries][groups, in fours]: sums of weights times V's minima */
-    float step[QUERIES_WIDE], offset[QUERIES_WIDE]; /* offset: products with K's minima */
+    bool values; /* of V */
+    int blocks, queries;
+    uint32_t groups, room; /* of 32 factors of an item, and how many that is */
+    int levels;            /* bytes of a factor, the high ones first */
+    int8_t *whole;         /* [levels][items][room] */
+    float *exact;          /* [items][room]: the same before they are rounded */
+    float *by_lane;        /* [items][groups][VEC_LANES]: sums on their way */
+    float *offset;         /* [items] of K, [items][groups] of V: what is added to sums of codes */
+    /* Of item i at 4 i: what factors are multiples of, and the inverse. */
+    float step[VEC_LANES], in_one[VEC_LANES];
 };
 
-/* Query i times the scales of K becomes factors of codes; returns their step, and in *ret_offset
- * its product with the minima. */
-VEC_FN float key_factors(const struct decode *t, const struct step *x, struct form f, uint32_t i,
-                         int16_t *to, const uint8_t *ask, float *ret_offset)
+/* In the scratch area, for K and V after each other. */
+VEC_FN struct factors factors_open(const struct decode *t, struct form f, bool values, int blocks,
+                                   int queries)
 {
-    const uint16_t *scale = aq_kivi_keys(x->block);
-    const float *q = t->q + (size_t)(x->query + i) * t->dim_pad;
-    float *scaled = t->wide;
-    uint32_t room = aq_kivi_groups(f.dim) * AQ_KIVI_GROUP, d = 0;
-    vec offset = vec_zero(), most = vec_zero();
-    for (; d < f.dim; d += VEC_LANES) {
-        uint32_t n = (uint32_t)aq_min_u64(VEC_LANES, f.dim - d);
-        vec_prefetch_near(ask + 4 * d, 4 * VEC_LANES);
-        bool part = f.dim % VEC_LANES && n < VEC_LANES;
-        vec y = vec_load(q + d), by = part ? vec_load_f16_n(scale + d, n) : vec_load_f16(scale + d);
-        const uint16_t *minimum = scale + f.dim + d;
-        offset = vec_fma(y, part ? vec_load_f16_n(minimum, n) : vec_load_f16(minimum), offset);
-        y = vec_mul(y, by);
-        most = larger_size(most, y);
-        vec_store(scaled + d, y);
-    }
-    float step = factor_step(most, f.dim);
-    vec in_one = steps_in_one(step);
-    for (; d < room; d += VEC_LANES)
-        vec_store(scaled + d, vec_zero());
-    for (d = 0; d < room; d += 2 * VEC_LANES)
-        vec_store_i16(to + d, vec_mul(vec_load(scaled + d), in_one),
-                      vec_mul(vec_load(scaled + d + VEC_LANES), in_one));
-    *ret_offset = vec_sum(offset);
-    return step;
+    const uint32_t groups = aq_kivi_groups(f.dim), room = groups * AQ_KIVI_GROUP;
+    float *exact = t->wide + 2 * room; /* behind widened scales */
+    return (struct factors){.values = values,
+                            .blocks = blocks,
+                            .queries = queries,
+                            .groups = groups,
+                            .room = room,
+                            .levels = f.dtype == AQ_KIVI4 ? 2 : 1,
+                            .whole = t->whole,
+                            .exact = exact,
+                            .by_lane = exact + QUERIES_WIDE * room,
+                            .offset = t->group_offset};
 }
 
-VEC_FN void score_codes(const struct decode *t, const struct step *x, struct form f, int queries,
-                        const struct factors *by)
+VEC_FN int8_t *factors_at(const struct factors *by, int level, uint32_t item, uint32_t g)
 {
-    const int each = multiplied_together(f, queries), parts = sum_parts(f);
-    size_t room = (size_t)aq_kivi_groups(f.dim) * AQ_KIVI_GROUP;
-    for (int first = 0; first < queries; first += each) {
-        vec_int sum[SUMS_MAX];
-        multiply(t, aq_kv_row(x->block, f.dtype, f.dim, 0), by->ask[KEY_CODES],
-                 by->whole + (size_t)first * room, room, (f.dim + 1) / 2, f, each, sum);
+    const uint32_t row = (uint32_t)(level * by->blocks * by->queries) + item;
+    return by->whole + (size_t)row * by->room + g * AQ_KIVI_GROUP;
+}
+
+/* Scales and minima of K or V, `count` each: of a block, or widened where several queries want
+ * them. */
+struct scales {
+    const uint16_t *scale, *minimum;
+    const float *wide; /* [2][room] */
+    uint32_t count, room;
+};
+
+/* Those of numbers n, n + 1, ...; 0 from `count` on. */
+VEC_FN vec widened_at(const uint16_t *from, const struct scales *s, uint32_t n)
+{
+    return n + VEC_LANES <= s->count ? vec_load_f16(from + n)
+                                     : vec_load_f16_n(from + n, s->count - n);
+}
+VEC_FN vec scale_at(const struct scales *s, uint32_t n)
+{
+    return s->wide ? vec_load(s->wide + n) : widened_at(s->scale, s, n);
+}
+VEC_FN vec minimum_at(const struct scales *s, uint32_t n)
+{
+    return s->wide ? vec_load(s->wide + s->room + n) : widened_at(s->minimum, s, n);
+}
+
+/* Of a block. */
+VEC_FN struct scales scales_open(const struct decode *t, const uint8_t *block, struct form f,
+                                 const struct factors *by)
+{
+    struct scales s = {.count = by->values ? by->room : f.dim, .room = by->room};
+    s.scale = by->values ? aq_kivi_values(block, f.dim) : aq_kivi_keys(block);
+    s.minimum = s.scale + s.count;
+    if (by->queries == 1)
+        return s;
+    for (uint32_t n = 0; n < s.count; n += VEC_LANES) {
+        vec_store(t->wide + n, widened_at(s.scale, &s, n));
+        vec_store(t->wide + s.room + n, widened_at(s.minimum, &s, n));
+    }
+    s.wide = t->wide;
+    return s;
+}
+
+/* Of a group of an item: what scales are multiplied by, and which of it counts. */
+struct group {
+    const float *from; /* 32 channels of a query, or the weights of a block */
+    const vec_mask *seen;
+};
+VEC_FN struct group group_of(const struct decode *t, const struct step *x, const struct factors *by,
+                             int item, uint32_t g)
+{
+    const struct step *of = &x[item / by->queries];
+    const uint32_t i = (uint32_t)(item % by->queries);
+    const float *q = t->q + (size_t)(of->query + i) * t->dim_pad + g * AQ_KIVI_GROUP;
+    return (struct group){by->values ? of->p + i * BLOCK_SLOTS : q, of->seen};
+}
+
+/* Whether vector v of group g has factors: the last channels of a head may not. */
+VEC_FN bool has_factors(const struct factors *by, struct form f, uint32_t g, uint32_t v)
+{
+    return by->values || g * AQ_KIVI_GROUP + v * VEC_LANES < f.dim;
+}
+
+/* Returns the larger ones of `most` and of the group's factors. */
+VEC_FN vec scale_group(const struct group *x, struct form f, const struct scales *s,
+                       const struct factors *by, int item, uint32_t g, vec most)
+{
+    float *exact = by->exact + (size_t)item * by->room + g * AQ_KIVI_GROUP;
+    AQ_UNROLL(4)
+    for (uint32_t v = 0; v < BLOCK_VECS; v++) {
+        if (!has_factors(by, f, g, v))
+            break;
+        vec from = vec_load(x->from + v * VEC_LANES);
+        vec scale = scale_at(s, g * AQ_KIVI_GROUP + v * VEC_LANES);
+        vec y = by->values ? vec_mul_where(x->seen[v], from, scale) : vec_mul(from, scale);
+        most = vec_max_size(y, most);
+        vec_store(exact + v * VEC_LANES, y);
+    }
+    return most;
+}
+
+/* Chooses the steps of items whose largest factors are in `most`, by lane.  The high byte of the
+ * largest whole factor fits a signed one whatever its low byte is. */
+VEC_FN void choose_steps(struct factors *by, const vec *most)
+{
+    const float whole = by->levels > 1 ? 127 * 256 : 127;
+    vec largest = vec_max(vec_max_each(most, by->blocks * by->queries), vec_set(0x1p-64F));
+    vec_store(by->step, vec_mul(largest, vec_set(1 / whole)));
+    vec_store(by->in_one, vec_div(vec_set(whole), largest));
+}
+
+/* Rounds the factors of a group; *minima += what scales were multiplied by times minima, *cut_off
+ * += what rounding cuts off. */
+VEC_FN void round_group(const struct group *x, struct form f, const struct scales *s,
+                        const struct factors *by, int item, uint32_t g, vec *minima, vec *cut_off)
+{
+    const float *exact = by->exact + (size_t)item * by->room + g * AQ_KIVI_GROUP;
+    const vec ulp_is_one = vec_set(0x1.8p23F);
+    AQ_UNROLL(4)
+    for (uint32_t v = 0; v < BLOCK_VECS; v++) {
+        if (!has_factors(by, f, g, v))
+            break;
+        const uint32_t at = v * VEC_LANES;
+        vec from = vec_load(x->from + at), minimum = minimum_at(s, g * AQ_KIVI_GROUP + at);
+        *minima = by->values ? vec_fma_where(x->seen[v], from, minimum, *minima)
+                             : vec_fma(from, minimum, *minima);
+        vec y = vec_load(exact + at);
+        vec whole = vec_fma(y, vec_set(by->in_one[4 * item]), ulp_is_one);
+        vec_int bits = vec_bits(whole);
+        if (by->levels > 1) /* low bytes are signed */
+            vec_store_bytes(factors_at(by, 0, (uint32_t)item, g) + at,
+                            vec_int_shift_right(vec_int_add(bits, vec_int_set(0x80)), 8));
+        vec_store_bytes(factors_at(by, by->levels - 1, (uint32_t)item, g) + at, bits);
+        vec cut = vec_fnma(vec_sub(whole, ulp_is_one), vec_set(by->step[4 * item]), y);
+        *cut_off = vec_add(*cut_off, cut);
+    }
+}
+
+/* offset[n] = the sum of by_lane[n], for n < count; as many as make fours are written. */
+VEC_FN void add_offsets(const struct factors *by, uint32_t count)
+{
+    for (uint32_t n = 0; n < count; n += 4) {
+        vec four[4];
+        AQ_UNROLL(4)
+        for (uint32_t k = 0; k < 4; k++)
+            four[k] = n + k < count ? vec_load(by->by_lane + (n + k) * VEC_LANES) : vec_zero();
+        vec_store_sums(by->offset + n, four);
+    }
+}
+
+/* Queries times the scales of K, or weights times those of V, become factors. */
+VEC_FN void make_factors(const struct decode *t, const struct step *x, struct form f,
+                         struct factors *by)
+{
+    const int items = by->blocks * by->queries;
+    struct scales scales[QUERIES_WIDE];
+    for (int k = 0; k < by->blocks; k++)
+        scales[k] = scales_open(t, x[k].block, f, by);
+    vec most[QUERIES_WIDE];
+    AQ_UNROLL(4)
+    for (int item = 0; item < QUERIES_WIDE; item++)
+        most[item] = vec_zero();
+    AQ_UNROLL(4)
+    for (int item = 0; item < items; item++) {
+        const int k = item / by->queries;
+        if (item % by->queries == 0)
+            ask_part(&x[k], f, by->values ? VALUES_SCALED : KEYS_SCALED);
+        AQ_UNROLL(4)
+        for (uint32_t g = 0; g < by->groups; g++) {
+            struct group group = group_of(t, x, by, item, g);
+            most[item] = scale_group(&group, f, &scales[k], by, item, g, most[item]);
+        }
+    }
+    choose_steps(by, most);
+    for (int item = 0; item < items; item++) {
+        const int k = item / by->queries;
+        vec minima = vec_zero(), cut_off = vec_zero();
+        if (item % by->queries == 0)
+            ask_part(&x[k], f, by->values ? VALUES_ROUNDED : KEYS_ROUNDED);
+        AQ_UNROLL(4)
+        for (uint32_t g = 0; g < by->groups; g++) {
+            struct group group = group_of(t, x, by, item, g);
+            round_group(&group, f, &scales[k], by, item, g, &minima, &cut_off);
+            if (!by->values && g + 1 < by->groups)
+                continue;
+            uint32_t n = by->values ? (uint32_t)item * by->groups + g : (uint32_t)item;
+            vec_store(by->by_lane + n * VEC_LANES,
+                      vec_fma(cut_off, vec_set(code_middle(f)), minima));
+            minima = cut_off = vec_zero();
+        }
+    }
+    add_offsets(by, (uint32_t)items * (by->values ? by->groups : 1));
+}
+
+/* ---- a block ---- */
+
+VEC_FN int items_together(const struct factors *by)
+{
+    return by->queries < ITEMS_WIDE ? by->queries : ITEMS_WIDE;
+}
+
+/* What bytes of a level are multiples of. */
+VEC_FN float level_step(const struct factors *by, int level, uint32_t item)
+{
+    return by->step[4 * item] * (level + 1 < by->levels ? 256 : 1);
+}
+
+/* Scores of block k, by one level of factors after the other. */
+VEC_FN void score_codes(const struct decode *t, const struct step *x, struct form f, int k,
+                        int level, const struct factors *by)
+{
+    const int each = items_together(by);
+    const uint8_t *codes = aq_kv_row(x[k].block, f.dtype, f.dim, 0);
+    for (int query = 0; query < by->queries; query += each) {
+        const uint32_t first = (uint32_t)(k * by->queries + query);
+        vec_int sum[ITEMS_WIDE * SUMS];
+        multiply(t, codes, factors_at(by, level, first, 0), by->room,
+                 (uint32_t)aq_div_up(f.dim, AQ_KIVI_RUN), aq_kivi_words(f.dtype, BLOCK_SLOTS), f,
+                 each, sum);
         AQ_UNROLL(4)
         for (int i = 0; i < each; i++) {
+            const uint32_t item = first + (uint32_t)i;
+            const float step = level_step(by, level, item);
+            float *p = x[k].p + (uint32_t)(query + i) * BLOCK_SLOTS;
             AQ_UNROLL(4)
-            for (uint32_t n = 0; n < BLOCK_SLOTS; n += VEC_LANES)
-                vec_store(x->p + (uint32_t)(first + i) * BLOCK_SLOTS + n,
-                          vec_fma(numbers_at(sum + i * parts, f, n),
-                                  step_at(f, n, by->step[first + i]),
-                                  vec_set(by->offset[first + i])));
-        }
-    }
-}
-
-/* The weights of a query become factors of codes, for each group of V; returns their step. */
-VEC_FN float value_factors(const struct decode *t, const struct step *x, struct form f,
-                           uint32_t query, int16_t *to, const uint8_t *ask, float *ret_offsets)
-{
-    uint32_t groups = aq_kivi_groups(f.dim), numbers = groups * BLOCK_SLOTS;
-    const uint16_t *scale = aq_kivi_values(x->block, f.dim), *minimum = scale + numbers;
-    vec largest = vec_zero(), heaviest = vec_zero(), weight[BLOCK_VECS], scaled[BLOCK_VECS];
-    float *widened = t->wide;
-    for (uint32_t n = 0; n < numbers; n += VEC_LANES) {
-        vec by = vec_load_f16(scale + n);
-        vec_prefetch_near(ask + 4 * n, 4 * VEC_LANES);
-        largest = vec_max(by, largest);
-        vec_store(widened + n, by);
-    }
-    for (uint32_t v = 0; v < BLOCK_VECS; v++) {
-        weight[v] = vec_load(x->p + query * BLOCK_SLOTS + v * VEC_LANES);
-        heaviest = vec_max(weight[v], heaviest);
-    }
-    float most = factor_most(1), scale_step = factor_step(largest, 1);
-    float weight_step = factor_step(heaviest, 1) * most;
-    vec in_one = vec_mul(steps_in_one(weight_step), steps_in_one(scale_step));
-    for (uint32_t v = 0; v < BLOCK_VECS; v++)
-        scaled[v] = vec_mul(weight[v], in_one);
-    for (uint32_t first = 0; first < groups; first += OFFSETS) {
-        vec offset[OFFSETS];
-        AQ_UNROLL(4)
-        for (uint32_t i = 0; i < OFFSETS; i++) {
-            uint32_t g = first + i;
-            vec factor[BLOCK_VECS];
-            offset[i] = vec_zero();
-            for (uint32_t v = 0; v < BLOCK_VECS && g < groups; v++) {
-                uint32_t from = g * BLOCK_SLOTS + v * VEC_LANES;
-                vec_mask seen = seen_lanes(x, v * VEC_LANES);
-                offset[i] = vec_fma_where(seen, weight[v], vec_load_f16(minimum + from), offset[i]);
-                factor[v] = vec_mul_where(seen, scaled[v], vec_load(widened + from));
+            for (uint32_t n = 0; n < BLOCK_SLOTS; n += VEC_LANES) {
+                vec before = level ? vec_load(p + n) : vec_set(by->offset[item]);
+                vec_store(p + n,
+                          vec_fma(numbers_at(sum + i * SUMS, n), step_at(t, f, n, step), before));
             }
-            for (uint32_t v = 0; v < BLOCK_VECS && g < groups; v += 2)
-                vec_store_i16(to + g * BLOCK_SLOTS + v * VEC_LANES, factor[v], factor[v + 1]);
         }
-        vec_store_sums(ret_offsets + first, offset);
     }
-    return weight_step * scale_step;
-}
-
-/* The sums of a last group that is not whole: to[n] = the sum of factors times codes. */
-VEC_FN void multiply_rest(const uint8_t *codes, const int16_t *factor, struct form f,
-                          uint32_t width, float *to)
-{
-    uint32_t words = aq_kivi_words(f.dtype, width), bits = aq_kivi_bits(f.dtype);
-    int32_t sum[AQ_KIVI_GROUP] = {0};
-    const uint16_t *half = (const uint16_t *)(const void *)codes;
-    for (uint32_t slot = 0; slot < BLOCK_SLOTS; slot++) {
-        const uint16_t *run = half + (size_t)(slot / 2 * words * 2) + slot % 2;
-        for (uint32_t n = 0; n < width; n++)
-            sum[n] += factor[slot] * (run[n % words * 2] >> (n / words * bits) & ((1 << bits) - 1));
-    }
-    for (uint32_t n = 0; n < width; n++)
-        to[n] = (float)sum[n];
 }
 
 /* to[0 .. count) = to * correction + numbers * step + offset */
@@ -249,89 +417,104 @@ VEC_FN void add_numbers(float *to, uint32_t count, float correction, vec numbers
         vec_store_n(to, vec_fma(vec_load_n(to, count), by, y), count);
 }
 
-VEC_FN void add_codes(const struct decode *t, const struct step *x, struct form f, int queries,
-                      const struct factors *by)
+/* sum[item] of group g of V of block k, of `items` items from `first` on and both bytes of their
+ * factors: sums of 32 have room for that. */
+VEC_FN void multiply_values(const struct decode *t, const struct step *x, struct form f, int k,
+                            uint32_t g, uint32_t first, int items, const struct factors *by,
+                            vec_int *sum)
 {
-    size_t group_bytes = aq_kivi_words(f.dtype, AQ_KIVI_GROUP) * 2 * AQ_HEAD_BLOCK_SLOTS;
-    const int each = multiplied_together(f, queries), parts = sum_parts(f);
-    uint32_t groups = aq_kivi_groups(f.dim), whole = f.dim / AQ_KIVI_GROUP;
-    uint32_t offsets = (uint32_t)aq_align_up(groups, OFFSETS);
-    size_t apart = (size_t)groups * AQ_KIVI_GROUP;
-    for (uint32_t g = 0; g < whole; g++) {
-        for (int first = 0; first < queries; first += each) {
-            vec_int sum[SUMS_MAX];
-            multiply(t, aq_kivi_values_of(x->block, f.dtype, f.dim, g),
-                     by->ask[VALUE_CODES] + g * group_bytes,
-                     by->whole + (size_t)first * apart + g * AQ_KIVI_GROUP, apart, BLOCK_SLOTS / 2,
-                     f, each, sum);
+    const uint8_t *codes = aq_kivi_values_of(x[k].block, f.dtype, f.dim, g);
+    const uint32_t words = aq_kivi_words(f.dtype, aq_kivi_width(f.dim, g));
+    multiply(t, codes, factors_at(by, 0, first, g), by->room, RUNS, words, f, items, sum);
+    if (by->levels == 1)
+        return;
+    vec_int low[ITEMS_WIDE * SUMS];
+    multiply(t, codes, factors_at(by, 1, first, g), by->room, RUNS, words, f, items, low);
+    AQ_UNROLL(16)
+    for (int i = 0; i < items * SUMS; i++)
+        sum[i] = vec_int_add(vec_int_shift_left(sum[i], 8), low[i]);
+}
+
+/* Adds group g of V, which is whole, of block k. */
+VEC_FN void add_group(const struct decode *t, const struct step *x, struct form f, int k,
+                      uint32_t g, const struct factors *by)
+{
+    const int each = items_together(by);
+    for (int query = 0; query < by->queries; query += each) {
+        const uint32_t first = (uint32_t)(k * by->queries + query);
+        vec_int sum[ITEMS_WIDE * SUMS];
+        multiply_values(t, x, f, k, g, first, each, by, sum);
+        AQ_UNROLL(4)
+        for (int i = 0; i < each; i++) {
+            const uint32_t item = first + (uint32_t)i;
+            float *to = t->sum + (size_t)(x[k].query + (uint32_t)(query + i)) * t->dim_pad;
             AQ_UNROLL(4)
-            for (int i = 0; i < each; i++) {
-                uint32_t query = (uint32_t)(first + i);
-                float *to = t->sum + (size_t)(x->query + query) * t->dim_pad + g * AQ_KIVI_GROUP;
-                AQ_UNROLL(4)
-                for (uint32_t n = 0; n < BLOCK_SLOTS; n += VEC_LANES)
-                    add_numbers(to + n, VEC_LANES, x->correction[query],
-                                numbers_at(sum + i * parts, f, n), step_at(f, n, by->step[query]),
-                                by->offsets[query * offsets + g]);
-            }
+            for (uint32_t n = 0; n < BLOCK_SLOTS; n += VEC_LANES)
+                add_numbers(to + g * AQ_KIVI_GROUP + n, VEC_LANES, x[k].correction[query + i],
+                            numbers_at(sum + i * SUMS, n), step_at(t, f, n, by->step[4 * item]),
+                            by->offset[item * by->groups + g]);
         }
     }
-    for (uint32_t i = 0; i < (uint32_t)queries && whole < groups; i++) {
-        float *to = t->sum + (size_t)(x->query + i) * t->dim_pad + whole * AQ_KIVI_GROUP;
-        float rest[AQ_KIVI_GROUP];
-        uint32_t width = aq_kivi_width(f.dim, whole);
-        multiply_rest(aq_kivi_values_of(x->block, f.dtype, f.dim, whole),
-                      by->whole + i * apart + whole * AQ_KIVI_GROUP, f, width, rest);
+}
+
+/* Adds a last group of V that is not whole. */
+VEC_FN void add_rest(const struct decode *t, const struct step *x, struct form f, int k, uint32_t g,
+                     const struct factors *by)
+{
+    const uint32_t width = aq_kivi_width(f.dim, g), words = aq_kivi_words(f.dtype, width);
+    const uint32_t vecs = (uint32_t)aq_div_up(words, SUM_NUMBERS);
+    for (int query = 0; query < by->queries; query++) {
+        const uint32_t item = (uint32_t)(k * by->queries + query);
+        float *to = t->sum + (size_t)(x[k].query + (uint32_t)query) * t->dim_pad;
+        float rest[AQ_KIVI_GROUP], pair[VEC_LANES];
+        vec_int sum[ITEMS_WIDE * SUMS];
+        multiply_values(t, x, f, k, g, item, 1, by, sum);
+        for (uint32_t n = 0; n < width; n++) {
+            uint32_t part = n / words, lane = n % words % SUM_NUMBERS;
+            if (lane == 0) {
+                vec_int y = sum[part * vecs + n % words / SUM_NUMBERS];
+                vec_store(pair, vec_from_int(vec_int_add_neighbours(y, y)));
+            }
+            uint32_t place = t->fused ? part : part % ((uint32_t)byte_codes(f) / 2);
+            rest[n] = pair[lane] / (float)(1u << place * aq_kivi_bits(f.dtype));
+        }
         for (uint32_t n = 0; n < width; n += VEC_LANES) {
             uint32_t count = (uint32_t)aq_min_u64(VEC_LANES, width - n);
-            add_numbers(to + n, count, x->correction[i], vec_load_n(rest + n, count),
-                        vec_set(by->step[i]), by->offsets[i * offsets + whole]);
+            add_numbers(to + g * AQ_KIVI_GROUP + n, count, x[k].correction[query],
+                        vec_load_n(rest + n, count), vec_set(by->step[4 * item]),
+                        by->offset[item * by->groups + g]);
         }
     }
 }
 
-/* What to ask for while block k of `blocks` is read: of one block, the same part of the next one;
- * of two, the next two from front to back. */
-VEC_FN void set_asked(struct factors *by, const struct step *x, struct form f, int blocks, int k)
+/* Blocks that are best attended side by side, with a query each: of small heads more, as what is
+ * asked for meanwhile needs time to come, and of large ones not more than it needs. */
+VEC_FN int blocks_wide(struct form f)
 {
-    size_t scales = aq_kivi_key_bytes(f.dim), head = aq_kv_head_bytes(f.dtype, f.dim);
-    size_t codes = AQ_HEAD_BLOCK_SLOTS * aq_kv_row_bytes(f.dtype, f.dim), second = (size_t)k;
-    const struct step *other = &x[blocks - 1];
-    const uint8_t *first = x->next_slots ? x->next : x->block;
-    const uint8_t *last = other->next_slots ? other->next : other->block;
-    by->ask[KEY_SCALES] = first + second * scales;
-    by->ask[KEY_CODES] = first + head + second * codes;
-    if (blocks == 1)
-        second = 1;
-    by->ask[VALUE_SCALES] = last + second * scales;
-    by->ask[VALUE_CODES] = last + head + second * codes;
+    return f.dim <= 64 ? QUERIES_WIDE : 2;
 }
 
-/* Attends `blocks` blocks, x[0] and maybe x[1], with `queries` queries each; side by side, since
- * what one's vectors wait for another one's work fills. */
+/* Attends `blocks` blocks with `queries` queries each, QUERIES_WIDE items at most: side by side,
+ * since what one's vectors wait for the others' work fills, and since vectors of four items become
+ * sums and maxima with hardly more work than those of one. */
 VEC_FN void attend_codes(struct decode *t, struct step *x, struct form f, int blocks, int queries)
 {
-    uint32_t groups = aq_kivi_groups(f.dim), offsets = (uint32_t)aq_align_up(groups, OFFSETS);
-    struct factors by[2];
+    const uint32_t groups = aq_kivi_groups(f.dim), whole = f.dim / AQ_KIVI_GROUP;
+    struct factors keys = factors_open(t, f, false, blocks, queries);
+    struct factors values = factors_open(t, f, true, blocks, queries);
+    make_factors(t, x, f, &keys);
     for (int k = 0; k < blocks; k++) {
-        by[k].whole = t->whole + (size_t)(k * queries) * groups * AQ_KIVI_GROUP;
-        by[k].offsets = t->group_offset + (size_t)(k * queries) * offsets;
-        set_asked(&by[k], x, f, blocks, k);
-        for (uint32_t i = 0; i < (uint32_t)queries; i++)
-            by[k].step[i] = key_factors(t, &x[k], f, i, by[k].whole + i * groups * AQ_KIVI_GROUP,
-                                        by[k].ask[KEY_SCALES], &by[k].offset[i]);
+        ask_part(&x[k], f, KEYS_SCORED);
+        for (int level = 0; level < keys.levels; level++)
+            score_codes(t, x, f, k, level, &keys);
     }
-    for (int k = 0; k < blocks; k++)
-        score_codes(t, &x[k], f, queries, &by[k]);
+    weigh(t, x, blocks, queries);
+    make_factors(t, x, f, &values);
     for (int k = 0; k < blocks; k++) {
-        for (uint32_t i = 0; i < (uint32_t)queries; i++)
-            weigh(t, &x[k], i);
+        ask_part(&x[k], f, VALUES_ADDED);
+        for (uint32_t g = 0; g < whole; g++)
+            add_group(t, x, f, k, g, &values);
+        if (whole < groups)
+            add_rest(t, x, f, k, whole, &values);
     }
-    for (int k = 0; k < blocks; k++) {
-        for (uint32_t i = 0; i < (uint32_t)queries; i++)
-            by[k].step[i] = value_factors(t, &x[k], f, i, by[k].whole + i * groups * AQ_KIVI_GROUP,
-                                          by[k].ask[VALUE_SCALES], by[k].offsets + i * offsets);
-    }
-    for (int k = 0; k < blocks; k++)
-        add_codes(t, &x[k], f, queries, &by[k]);
 }

@@ -92,17 +92,17 @@ static inline uint32_t aq_kivi_width(uint32_t dim, uint32_t group)
     return (uint32_t)aq_min_u64(AQ_KIVI_GROUP, dim - group * AQ_KIVI_GROUP);
 }
 
-/* The runs of V's group: of tokens 0 and 1, 2 and 3, ... */
+/* The runs of V's group: of tokens 0 to 7, 8 to 15, ... */
 static inline uint8_t *aq_kivi_values_of(const uint8_t *block, enum aq_dtype t, uint32_t dim,
                                          uint32_t group)
 {
     size_t words = (size_t)group * aq_kivi_words(t, AQ_KIVI_GROUP);
-    return aq_kv_row(block, t, dim, AQ_HEAD_BLOCK_SLOTS) + words * 2 * AQ_HEAD_BLOCK_SLOTS;
+    return aq_kv_row(block, t, dim, AQ_HEAD_BLOCK_SLOTS) + words * AQ_HEAD_BLOCK_SLOTS;
 }
 
-/* The half word that has the code of channel d of a row, and which bit of it is the first. */
-static inline uint16_t *aq_kivi_code_at(const uint8_t *block, enum aq_dtype t, uint32_t dim,
-                                        uint32_t row, uint32_t d, uint32_t *ret_bit)
+/* The byte that has the code of channel d of a row, and which bit of it is the first. */
+static inline uint8_t *aq_kivi_code_at(const uint8_t *block, enum aq_dtype t, uint32_t dim,
+                                       uint32_t row, uint32_t d, uint32_t *ret_bit)
 {
     uint8_t *runs = aq_kv_row(block, t, dim, 0);
     uint32_t vector = d, number = row, width = AQ_HEAD_BLOCK_SLOTS;
@@ -114,14 +114,15 @@ static inline uint16_t *aq_kivi_code_at(const uint8_t *block, enum aq_dtype t, u
     }
     uint32_t words = aq_kivi_words(t, width);
     *ret_bit = number / words * aq_kivi_bits(t);
-    return (uint16_t *)(void *)runs + (vector / 2 * words + number % words) * 2 + vector % 2;
+    return runs + (vector / AQ_KIVI_RUN * words + number % words) * AQ_KIVI_RUN +
+           vector % AQ_KIVI_RUN;
 }
 
 static inline uint32_t aq_kivi_code(const uint8_t *block, enum aq_dtype t, uint32_t dim,
                                     uint32_t row, uint32_t d)
 {
-    uint32_t bit, word = *aq_kivi_code_at(block, t, dim, row, d, &bit);
-    return word >> bit & ((1u << aq_kivi_bits(t)) - 1);
+    uint32_t bit, byte = *aq_kivi_code_at(block, t, dim, row, d, &bit);
+    return byte >> bit & ((1u << aq_kivi_bits(t)) - 1);
 }
 
 /* ---- elements ---- */

@@ -108,9 +108,9 @@ static void encode_group(uint8_t *to, const uint8_t *from, const struct aq_kv_en
     scale[apart] = q.minimum;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t bit;
-        uint16_t *word =
+        uint8_t *byte =
             aq_kivi_code_at(to, e->kv_dtype, dim, keys ? i : row, keys ? d : d + i, &bit);
-        *word |= (uint16_t)(aq_quant_code(q, v[i], e->kv_dtype) << bit);
+        *byte |= (uint8_t)(aq_quant_code(q, v[i], e->kv_dtype) << bit);
     }
 }
 

@@ -186,34 +186,35 @@ VEC_FN void value_codes(uint8_t *code, const uint16_t *row, uint16_t *scale, uin
     }
 }
 
-/* Codes of a token's keys into the lower or upper halves of their runs, which are 0 there. */
-VEC_FN void pack_keys(uint16_t *to, const uint8_t *code, uint32_t slot, uint32_t dim,
+/* Codes of a token's keys into its word of each run, where they are 0. */
+VEC_FN void pack_keys(uint8_t *to, const uint8_t *code, uint32_t slot, uint32_t dim,
                       enum aq_dtype dtype)
 {
     uint32_t words = aq_kivi_words(dtype, AQ_HEAD_BLOCK_SLOTS);
     uint32_t shift = slot / words * aq_kivi_bits(dtype);
-    to += slot % words * 2;
-    for (uint32_t d = 0; d + 2 <= dim; d += 2, to += words * 2) {
-        to[0] |= (uint16_t)(code[d] << shift);
-        to[1] |= (uint16_t)(code[d + 1] << shift);
+    to += slot % words * AQ_KIVI_RUN;
+    for (uint32_t d = 0; d < dim; d += AQ_KIVI_RUN, to += words * AQ_KIVI_RUN) {
+        uint64_t all = 0, before;
+        memcpy(&all, code + d, aq_min_u64(AQ_KIVI_RUN, dim - d));
+        memcpy(&before, to, sizeof(before));
+        before |= all << shift;
+        memcpy(to, &before, sizeof(before));
     }
-    if (dim % 2)
-        to[0] |= (uint16_t)(code[dim - 1] << shift);
 }
 
-/* The same of a token's values. */
+/* The same of a token's values: a byte of each word. */
 VEC_FN void pack_values(uint8_t *block, const uint8_t *code, uint32_t slot, uint32_t dim,
                         enum aq_dtype dtype)
 {
     for (uint32_t g = 0; g < aq_kivi_groups(dim); g++, code += AQ_KIVI_GROUP) {
         uint32_t width = aq_kivi_width(dim, g), words = aq_kivi_words(dtype, width);
-        uint16_t *to = (uint16_t *)(void *)aq_kivi_values_of(block, dtype, dim, g);
-        to += slot / 2 * words * 2 + slot % 2;
+        uint8_t *to = aq_kivi_values_of(block, dtype, dim, g);
+        to += slot / AQ_KIVI_RUN * words * AQ_KIVI_RUN + slot % AQ_KIVI_RUN;
         for (uint32_t w = 0; w < words; w++) {
             uint32_t all = 0;
             for (uint32_t i = w, shift = 0; i < width; i += words, shift += aq_kivi_bits(dtype))
                 all |= (uint32_t)code[i] << shift;
-            to[2 * w] = (uint16_t)all;
+            to[w * AQ_KIVI_RUN] = (uint8_t)all;
         }
     }
 }
@@ -228,7 +229,7 @@ VEC_FN void encode_head(uint8_t *to, const uint16_t *rows, uint32_t dim, enum aq
     for (uint32_t slot = 0; slot < AQ_HEAD_BLOCK_SLOTS; slot++) {
         const uint16_t *k = rows + (size_t)slot * dim, *v = k + (size_t)AQ_HEAD_BLOCK_SLOTS * dim;
         key_codes(code, k, keys, dim, dtype);
-        pack_keys((uint16_t *)(void *)aq_kv_row(to, dtype, dim, 0), code, slot, dim, dtype);
+        pack_keys(aq_kv_row(to, dtype, dim, 0), code, slot, dim, dtype);
         value_codes(code, v, values + slot, dim, dtype);
         pack_values(to, code, slot, dim, dtype);
     }

@@ -119,11 +119,5 @@ VEC_FN void vec_prefetch(const void *p, size_t bytes)
     for (size_t i = 0; i < bytes; i += 64)
         _mm_prefetch((const char *)p + i, _MM_HINT_T1);
 }
-/* Into the first-level cache. */
-VEC_FN void vec_prefetch_near(const void *p, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i += 64)
-        _mm_prefetch((const char *)p + i, _MM_HINT_T0);
-}
 
 #endif

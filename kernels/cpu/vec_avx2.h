@@ -5,7 +5,7 @@
 
 #define VEC_VERSION(kernel) aq_##kernel##_avx2
 
-#define VEC_ADDS_PAIRS 0
+#define VEC_ADDS_QUADS 0
 
 enum { VEC_LANES = 8 };
 typedef __m256 vec;
@@ -25,6 +25,13 @@ VEC_FN vec_int vec_int_lanes(void)
 VEC_FN vec_mask vec_int_greater(vec_int a, vec_int b)
 {
     return _mm256_castsi256_ps(_mm256_cmpgt_epi32(a, b));
+}
+/* The four lanes from 4 n on. */
+VEC_FN vec_mask vec_fourth(int n)
+{
+    __m256i m = n ? _mm256_setr_epi32(0, 0, 0, 0, -1, -1, -1, -1)
+                  : _mm256_setr_epi32(-1, -1, -1, -1, 0, 0, 0, 0);
+    return _mm256_castsi256_ps(m);
 }
 /* The lanes below n. */
 VEC_FN vec_mask vec_first(uint32_t n)
@@ -136,6 +143,12 @@ VEC_FN vec vec_fnma(vec a, vec b, vec c)
 VEC_FN vec vec_max(vec a, vec b)
 {
     return _mm256_max_ps(a, b);
+}
+VEC_FN vec vec_abs(vec a);
+/* The larger one of |a| and of b, which is not negative; b where either is NaN. */
+VEC_FN vec vec_max_size(vec a, vec b)
+{
+    return vec_max(vec_abs(a), b);
 }
 VEC_FN vec vec_abs(vec a)
 {
@@ -279,39 +292,48 @@ VEC_FN void vec_store_u8(uint8_t *p, vec a, uint32_t n)
     memcpy(p, part, n < 8 ? n : 8);
 }
 
-/* ---- whole numbers of 16 bits ---- */
+/* ---- whole numbers of 8 bits ---- */
 
-VEC_FN vec_int vec_int_shift_halves(vec_int a, uint32_t n)
+VEC_FN vec_int vec_int_add_quads(vec_int sum, vec_int a, vec_int b)
 {
-    return _mm256_srli_epi16(a, (int)n);
+    (void)a;
+    (void)b;
+    assert(!"AVX512-VNNI");
+    return sum;
 }
-/* To each lane the products of both 16-bit halves of a and b. */
-VEC_FN vec_int vec_int_add_pairs(vec_int sum, vec_int a, vec_int b, bool fused)
+/* The same of two bytes to each half lane, by what every CPU has: sums must fit 16 bits. */
+VEC_FN vec_int vec_int_add_pairs(vec_int sum, vec_int a, vec_int b)
 {
-    (void)fused;
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
+    return _mm256_add_epi16(sum, _mm256_maddubs_epi16(a, b));
 }
-/* p[0] in the first `lanes` lanes (4 or 8), p[1] in the next ones. */
-VEC_FN vec_int vec_int_repeat(const int32_t *p, int lanes)
+/* The sums of both halves of each lane. */
+VEC_FN vec_int vec_int_join_halves(vec_int a)
 {
-    if (lanes == 8)
-        return _mm256_set1_epi32(*p);
-    __m256i two = _mm256_castsi128_si256(_mm_loadl_epi64((const __m128i *)p));
-    return _mm256_permutevar8x32_epi32(two, _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));
+    return _mm256_madd_epi16(a, _mm256_set1_epi16(1));
 }
-/* Of VEC_LANES / lanes vectors, each one's parts of `lanes` lanes added up; side by side. */
-VEC_FN vec_int vec_int_join(const vec_int *a, int lanes)
+VEC_FN vec_int vec_int_shift_left(vec_int a, int n)
 {
-    if (lanes == 8)
-        return a[0];
-    return _mm256_add_epi32(_mm256_permute2x128_si256(a[0], a[1], 0x20),
-                            _mm256_permute2x128_si256(a[0], a[1], 0x31));
+    return _mm256_slli_epi32(a, n);
 }
-/* The nearest whole numbers to a's lanes, then b's, between -32767 and 32767. */
-VEC_FN void vec_store_i16(int16_t *p, vec a, vec b)
+/* Eight bytes, in every two lanes. */
+VEC_FN vec_int vec_int_repeat(const int8_t *p)
 {
-    __m256i both = _mm256_packs_epi32(_mm256_cvtps_epi32(a), _mm256_cvtps_epi32(b));
-    _mm256_storeu_si256((__m256i *)(void *)p, _mm256_permute4x64_epi64(both, 0xd8));
+    long long eight;
+    memcpy(&eight, p, sizeof(eight));
+    return _mm256_set1_epi64x(eight);
+}
+/* The sums of every two lanes: a's, then b's. */
+VEC_FN vec_int vec_int_add_neighbours(vec_int a, vec_int b)
+{
+    return _mm256_permute4x64_epi64(_mm256_hadd_epi32(a, b), 0xd8);
+}
+/* The lowest byte of each lane. */
+VEC_FN void vec_store_bytes(int8_t *p, vec_int a)
+{
+    const __m256i first = _mm256_set1_epi32(0x0c080400);
+    __m256i four = _mm256_shuffle_epi8(a, first);
+    __m256i eight = _mm256_permutevar8x32_epi32(four, _mm256_setr_epi32(0, 4, 0, 0, 0, 0, 0, 0));
+    _mm_storel_epi64((__m128i *)(void *)p, _mm256_castsi256_si128(eight));
 }
 
 /* ---- 16-bit floats ---- */
@@ -408,6 +430,16 @@ VEC_FN vec vec_max_all(vec a)
     a = vec_max(a, _mm256_permute2f128_ps(a, a, 1));
     a = vec_max(a, _mm256_shuffle_ps(a, a, 0x4e));
     return vec_max(a, _mm256_shuffle_ps(a, a, 0xb1));
+}
+/* The largest lane of vector i, in the four lanes from 4 i on; of up to two vectors. */
+VEC_FN vec vec_max_each(const vec *a, int n)
+{
+    if (n == 1)
+        return vec_max_all(a[0]);
+    vec b =
+        vec_max(_mm256_permute2f128_ps(a[0], a[1], 0x20), _mm256_permute2f128_ps(a[0], a[1], 0x31));
+    b = vec_max(b, _mm256_shuffle_ps(b, b, 0x4e));
+    return vec_max(b, _mm256_shuffle_ps(b, b, 0xb1));
 }
 
 /* Lane i of the result is what `join` makes of the lanes of row[i], all rows in vec_sum()'s order:

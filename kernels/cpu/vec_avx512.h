@@ -5,13 +5,18 @@
 
 #define VEC_VERSION(kernel) aq_##kernel##_avx512
 
-#define VEC_ADDS_PAIRS 1 /* vec_int_add_pairs() can, where the CPU has AVX512-VNNI */
+#define VEC_ADDS_QUADS 1 /* vec_int_add_quads() is there */
 
 enum { VEC_LANES = 16 };
 typedef __m512 vec;
 typedef __m512i vec_int;
 typedef __mmask16 vec_mask; /* one bit a lane */
 
+/* The four lanes from 4 n on. */
+VEC_FN vec_mask vec_fourth(int n)
+{
+    return (vec_mask)(0xf << 4 * n);
+}
 /* The lanes below n. */
 VEC_FN vec_mask vec_first(uint32_t n)
 {
@@ -91,6 +96,11 @@ VEC_FN vec vec_fnma(vec a, vec b, vec c)
 VEC_FN vec vec_max(vec a, vec b)
 {
     return _mm512_max_ps(a, b);
+}
+/* The larger one of |a| and of b, which is not negative; b where either is NaN. */
+VEC_FN vec vec_max_size(vec a, vec b)
+{
+    return _mm512_range_ps(a, b, 0x0b);
 }
 VEC_FN vec vec_abs(vec a)
 {
@@ -260,47 +270,49 @@ VEC_FN void vec_store_u8(uint8_t *p, vec a, uint32_t n)
     _mm512_mask_cvtepi32_storeu_epi8(p, vec_first(n), _mm512_cvtps_epi32(a));
 }
 
-/* ---- whole numbers of 16 bits ---- */
+/* ---- whole numbers of 8 bits ---- */
 
-VEC_FN vec_int vec_int_shift_halves(vec_int a, uint32_t n)
+/* To each lane the products of the four bytes of a, which are unsigned, and of b, which are signed:
+ * by VPDPBUSD, which the CPU must have. */
+VEC_FN vec_int vec_int_add_quads(vec_int sum, vec_int a, vec_int b)
 {
-    return _mm512_srli_epi16(a, n);
-}
-/* To each lane the products of both 16-bit halves of a and b.  `fused`: by VPDPWSSD, which the CPU
- * is known to have; the bits are the same. */
-VEC_FN vec_int vec_int_add_pairs(vec_int sum, vec_int a, vec_int b, bool fused)
-{
-    if (!fused)
-        return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
-    __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
     return sum;
 }
-/* p[0] in the first `lanes` lanes (4 or 8), p[1] in the next ones, ... */
-VEC_FN vec_int vec_int_repeat(const int32_t *p, int lanes)
+/* The same of two bytes to each half lane, by what every CPU has: sums must fit 16 bits. */
+VEC_FN vec_int vec_int_add_pairs(vec_int sum, vec_int a, vec_int b)
 {
-    __m512i four = _mm512_castsi128_si512(lanes == 4 ? _mm_loadu_si128((const __m128i *)p)
-                                                     : _mm_loadl_epi64((const __m128i *)p));
-    const __m512i fourth = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-    const __m512i eighth = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
-    return _mm512_permutexvar_epi32(lanes == 4 ? fourth : eighth, four);
+    return _mm512_add_epi16(sum, _mm512_maddubs_epi16(a, b));
 }
-/* Of VEC_LANES / lanes vectors, each one's parts of `lanes` lanes added up; side by side. */
-VEC_FN vec_int vec_int_join(const vec_int *a, int lanes)
+/* The sums of both halves of each lane. */
+VEC_FN vec_int vec_int_join_halves(vec_int a)
 {
-    __m512i b = _mm512_add_epi32(_mm512_shuffle_i32x4(a[0], a[1], 0x44),
-                                 _mm512_shuffle_i32x4(a[0], a[1], 0xee));
-    if (lanes == 8)
-        return b;
-    __m512i c = _mm512_add_epi32(_mm512_shuffle_i32x4(a[2], a[3], 0x44),
-                                 _mm512_shuffle_i32x4(a[2], a[3], 0xee));
-    return _mm512_add_epi32(_mm512_shuffle_i32x4(b, c, 0x88), _mm512_shuffle_i32x4(b, c, 0xdd));
+    return _mm512_madd_epi16(a, _mm512_set1_epi16(1));
 }
-/* The nearest whole numbers to a's lanes, then b's, between -32767 and 32767. */
-VEC_FN void vec_store_i16(int16_t *p, vec a, vec b)
+VEC_FN vec_int vec_int_shift_left(vec_int a, int n)
 {
-    __m512i both = _mm512_packs_epi32(_mm512_cvtps_epi32(a), _mm512_cvtps_epi32(b));
-    _mm512_storeu_si512(p,
-                        _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), both));
+    return _mm512_slli_epi32(a, n);
+}
+/* Eight bytes, in every two lanes. */
+VEC_FN vec_int vec_int_repeat(const int8_t *p)
+{
+    long long eight;
+    memcpy(&eight, p, sizeof(eight));
+    return _mm512_set1_epi64(eight);
+}
+/* The sums of every two lanes: a's, then b's. */
+VEC_FN vec_int vec_int_add_neighbours(vec_int a, vec_int b)
+{
+    const __m512i lane =
+        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    __m512i next = _mm512_add_epi32(lane, _mm512_set1_epi32(1));
+    return _mm512_add_epi32(_mm512_permutex2var_epi32(a, lane, b),
+                            _mm512_permutex2var_epi32(a, next, b));
+}
+/* The lowest byte of each lane. */
+VEC_FN void vec_store_bytes(int8_t *p, vec_int a)
+{
+    _mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtepi32_epi8(a));
 }
 
 /* ---- 16-bit floats ---- */
@@ -396,6 +408,22 @@ VEC_FN vec vec_max_all(vec a)
     a = vec_max(a, _mm512_shuffle_f32x4(a, a, 0xb1));
     a = vec_max(a, _mm512_shuffle_ps(a, a, 0x4e));
     return vec_max(a, _mm512_shuffle_ps(a, a, 0xb1));
+}
+/* The largest lane of vector i, in the four lanes from 4 i on; of up to four vectors. */
+VEC_FN vec vec_max_each(const vec *a, int n)
+{
+    vec b = a[0], c;
+    if (n == 1)
+        return vec_max_all(b);
+    b = vec_max(_mm512_shuffle_f32x4(b, a[1], 0x44), _mm512_shuffle_f32x4(b, a[1], 0xee));
+    c = b;
+    if (n > 2) {
+        c = n > 3 ? a[3] : a[2];
+        c = vec_max(_mm512_shuffle_f32x4(a[2], c, 0x44), _mm512_shuffle_f32x4(a[2], c, 0xee));
+    }
+    b = vec_max(_mm512_shuffle_f32x4(b, c, 0x88), _mm512_shuffle_f32x4(b, c, 0xdd));
+    b = vec_max(b, _mm512_permute_ps(b, 0x4e));
+    return vec_max(b, _mm512_permute_ps(b, 0xb1));
 }
 
 /* Lane i of the result is what `join` makes of the lanes of row[i], all rows in vec_sum()'s order:

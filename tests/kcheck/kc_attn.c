@@ -360,26 +360,28 @@ static void see(struct seen *to, const struct aq_attn *a, const struct aq_attn_t
         to->x[d] = query_at(a, turn, q, key, d, &to->size[d]);
 }
 
-/* How far a sum of n codes times rounded factors may be off, for 1 as the largest factor. */
+/* How far a sum of n codes times rounded factors may be off, for 1 as the largest factor: codes are
+ * at most so far from the middle one. */
 static double factors_off(enum aq_dtype dtype, uint32_t n, bool alike)
 {
-    double most = n > 256 ? 32767.0 * 256 / n : 32767, code = dtype == AQ_KIVI2 ? 3 : 15;
-    return 0.5 / most * code * roundings(n, alike);
+    double step = dtype == AQ_KIVI4 ? 1.0 / 127 / 256 : 1.0 / 127;
+    return 0.5 * step * (dtype == AQ_KIVI2 ? 1.5 : 7.5) * roundings(n, alike);
 }
 
-/* The largest factor of a query's codes of K: of x times their scales. */
+/* The largest factor of a query's codes of K: of x times their scales.  Steps are no finer than
+ * those of 2^-64. */
 static double key_factor(const struct seen *by, const uint8_t *block, uint32_t dim)
 {
-    double largest = 0;
+    double largest = 0x1p-64;
     for (uint32_t d = 0; d < dim; d++)
         largest = fmax(largest, by->size[d] * (double)aq_f32_from_f16(aq_kivi_keys(block)[d]));
     return largest;
 }
 
-/* The same of weights: the heaviest times the largest scale. */
+/* The same of V: the heaviest weight times the largest scale. */
 static double value_factor(const double *p, uint32_t keys, const uint8_t *block, uint32_t dim)
 {
-    double heaviest = 0, largest = 0;
+    double heaviest = 0, largest = 0x1p-64;
     for (uint32_t i = 0; i < keys && i < AQ_HEAD_BLOCK_SLOTS; i++)
         heaviest = fmax(heaviest, p[i]);
     for (uint32_t i = 0; i < aq_kivi_groups(dim) * AQ_HEAD_BLOCK_SLOTS; i++)
