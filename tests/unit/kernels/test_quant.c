@@ -235,26 +235,27 @@ static void expect_literal_group(const float *v, uint32_t n, float codes, struct
     }
 }
 
-/* Of a run of n numbers, `each` of them in a half word: number i of its first or second vector. */
-static uint32_t literal_code(const uint16_t *run, uint32_t each, uint32_t n, uint32_t vector,
+/* Of a run of n numbers, `each` of them in a byte: number i of one of its eight vectors. */
+static uint32_t literal_code(const uint8_t *run, uint32_t each, uint32_t n, uint32_t vector,
                              uint32_t i)
 {
-    uint32_t words = (n + each - 1) / each, bits = 16 / each;
-    return run[i % words * 2 + vector] >> (i / words * bits) & ((1u << bits) - 1);
+    uint32_t words = (n + each - 1) / each, bits = 8 / each;
+    return run[i % words * 8 + vector] >> (i / words * bits) & ((1u << bits) - 1);
 }
 
 static void expect_literal_block(enum aq_dtype t, uint32_t dim, const uint16_t *rows,
                                  const uint8_t *block)
 {
     float codes = t == AQ_KIVI2 ? 3 : 15, v[32];
-    uint32_t groups = (dim + 31) / 32, each = t == AQ_KIVI2 ? 8 : 4, code[32];
+    uint32_t groups = (dim + 31) / 32, each = t == AQ_KIVI2 ? 4 : 2, code[32];
     const uint16_t *keys = (const uint16_t *)(const void *)block;
     const uint16_t *values = keys + (dim + 15) / 16 * 32;
-    const uint16_t *k = values + 2 * groups * 32, *w = k + 32 * ((dim + each - 1) / each);
+    const uint8_t *k = (const uint8_t *)(values + 2 * groups * 32);
+    const uint8_t *w = k + (dim + 7) / 8 * (256 / each);
     for (uint32_t d = 0; d < dim; d++) {
         for (uint32_t slot = 0; slot < 32; slot++) {
             v[slot] = aq_f32_from_f16(rows[slot * dim + d]);
-            code[slot] = literal_code(k + d / 2 * (64 / each), each, 32, d % 2, slot);
+            code[slot] = literal_code(k + d / 8 * (256 / each), each, 32, d % 8, slot);
         }
         expect_literal_group(v, 32, codes, (struct aq_quant){keys[d], keys[dim + d]}, code);
     }
@@ -265,8 +266,8 @@ static void expect_literal_block(enum aq_dtype t, uint32_t dim, const uint16_t *
                 uint32_t d = 32 * g + i;
                 v[i] = aq_f32_from_f16(rows[(32 + slot) * dim + d]);
                 uint32_t words = (n + each - 1) / each;
-                code[i] = literal_code(w + (32 * g / each * 16 + slot / 2 * words) * 2, each, n,
-                                       slot % 2, i);
+                const uint8_t *run = w + 32 * g / each * 32 + slot / 8 * words * 8;
+                code[i] = literal_code(run, each, n, slot % 8, i);
             }
             expect_literal_group(
                 v, n, codes,
