@@ -439,7 +439,8 @@ VEC_FN void multiply_values(const struct decode *t, const struct step *x, struct
 VEC_FN void add_group(const struct decode *t, const struct step *x, struct form f, int k,
                       uint32_t g, const struct factors *by)
 {
-    const int each = items_together(by);
+    const int most = by->levels < ITEMS_WIDE ? ITEMS_WIDE / by->levels : 1;
+    const int each = by->queries < most ? by->queries : most;
     for (int query = 0; query < by->queries; query += each) {
         const uint32_t first = (uint32_t)(k * by->queries + query);
         vec_int sum[ITEMS_WIDE * SUMS];
