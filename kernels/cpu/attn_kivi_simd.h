@@ -40,7 +40,8 @@ enum {
 VEC_FN int32_t code_mask(struct form f, int part, bool fused)
 {
     const int low = byte_codes(f) / 2, bits = 8 / byte_codes(f);
-    return (f.dtype == AQ_KIVI2 ? 0x03030303 : 0x0f0f0f0f) << (fused ? part : part % low) * bits;
+    const uint32_t first = f.dtype == AQ_KIVI2 ? 0x03030303 : 0x0f0f0f0f;
+    return (int32_t)(first << (fused ? part : part % low) * bits);
 }
 
 /* sum[item][part, vector] = factors times codes of `runs` runs of `words` words: in whole lanes if
