@@ -32,7 +32,7 @@ enum {
     SUMS = AQ_KIVI_GROUP / SUM_NUMBERS,
     ITEMS_WIDE = VEC_LANES / SUMS,      /* queries whose sums are in registers together */
     RUNS = AQ_KIVI_GROUP / AQ_KIVI_RUN, /* of a group */
-    RUNS_NARROW = 8,                    /* whose sums fit 16 bits: 8 * 2 * 15 * 127 */
+    RUNS_NARROW = 8,                    /* whose sums fit 16 bits: 8 * 2 * 15 * 128 */
 };
 
 /* Which bits of a byte a code is made of.  The upper half of a byte is shifted down first where

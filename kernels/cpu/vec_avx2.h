@@ -144,15 +144,14 @@ VEC_FN vec vec_max(vec a, vec b)
 {
     return _mm256_max_ps(a, b);
 }
-VEC_FN vec vec_abs(vec a);
+VEC_FN vec vec_abs(vec a)
+{
+    return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a);
+}
 /* The larger one of |a| and of b, which is not negative; b where either is NaN. */
 VEC_FN vec vec_max_size(vec a, vec b)
 {
     return vec_max(vec_abs(a), b);
-}
-VEC_FN vec vec_abs(vec a)
-{
-    return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a);
 }
 VEC_FN vec vec_round(vec a)
 {
@@ -294,6 +293,7 @@ VEC_FN void vec_store_u8(uint8_t *p, vec a, uint32_t n)
 
 /* ---- whole numbers of 8 bits ---- */
 
+/* Not of AVX2 (VEC_ADDS_QUADS): named by code that never gets here. */
 VEC_FN vec_int vec_int_add_quads(vec_int sum, vec_int a, vec_int b)
 {
     (void)a;
@@ -301,7 +301,8 @@ VEC_FN vec_int vec_int_add_quads(vec_int sum, vec_int a, vec_int b)
     assert(!"AVX512-VNNI");
     return sum;
 }
-/* The same of two bytes to each half lane, by what every CPU has: sums must fit 16 bits. */
+/* To each half lane the products of both bytes of a, which are unsigned, and of b, which are signed:
+ * sums must fit 16 bits. */
 VEC_FN vec_int vec_int_add_pairs(vec_int sum, vec_int a, vec_int b)
 {
     return _mm256_add_epi16(sum, _mm256_maddubs_epi16(a, b));
