@@ -301,8 +301,8 @@ VEC_FN vec_int vec_int_add_quads(vec_int sum, vec_int a, vec_int b)
     assert(!"AVX512-VNNI");
     return sum;
 }
-/* To each half lane the products of both bytes of a, which are unsigned, and of b, which are signed:
- * sums must fit 16 bits. */
+/* To each half lane the products of both bytes of a, which are unsigned, and of b, which are
+ * signed: sums must fit 16 bits. */
 VEC_FN vec_int vec_int_add_pairs(vec_int sum, vec_int a, vec_int b)
 {
     return _mm256_add_epi16(sum, _mm256_maddubs_epi16(a, b));
