@@ -57,9 +57,10 @@ check() {
         echo "$name: there are failures"
 }
 
+# For sanitizers: traces need lines, not variables, which compilers and linkers take long for.
+sanitized="-Doptimization=2 -Ddebug=false -Dc_args=-g1 -Dcpp_args=-g1 -Db_lundef=false"
 build_sanitized() {
-    build sanitized "" -Dwerror=true -Dbuildtype=debugoptimized -Db_sanitize=address,undefined \
-        -Db_lundef=false
+    build sanitized "" -Dwerror=true $sanitized -Db_sanitize=address,undefined
 }
 
 # What starts threads: pools, io engines, lanes, transfers, the engine over them, the writer and the
@@ -71,8 +72,7 @@ build_threads() {
     for name in $threads; do
         programs="$programs tests/test_$name"
     done
-    build threads "$programs" -Dwerror=true -Dbuildtype=debugoptimized -Db_sanitize=thread \
-        -Db_lundef=false
+    build threads "$programs" -Dwerror=true $sanitized -Db_sanitize=thread
 }
 
 # No fuzz target computes: the vector kernels, slow to compile instrumented, stay out.
@@ -84,7 +84,7 @@ build_fuzz() {
     fi
     (
         export CC="$clang" CXX="$(dirname "$clang")/$(basename "$clang" | sed 's/clang/clang++/')"
-        build fuzz fuzz-targets -Dfuzz=true -Disa=[] -Dbuildtype=debugoptimized -Db_lundef=false
+        build fuzz fuzz-targets -Dfuzz=true -Disa=[] $sanitized
     )
 }
 
