@@ -579,6 +579,22 @@ cudaError cudaMemGetInfo(size_t *free_bytes, size_t *total)
     return rt.failed;
 }
 
+/* Returns memory with a page behind it that nobody may touch.  It begins where a huge page may: these
+ * are soon protected, and each window protects all memory twice. */
+static char *map_memory(size_t whole)
+{
+    const size_t huge = 2u << 20, all = whole + huge + 4096;
+    char *p = (char *)mmap(NULL, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        misuse("no memory");
+    size_t before = (huge - (uintptr_t)p % huge) % huge;
+    if (before)
+        munmap(p, before);
+    munmap(p + before + whole + 4096, huge - before);
+    madvise(p + before, whole, MADV_HUGEPAGE);
+    return p + before;
+}
+
 cudaError cudaMalloc(void **ret, size_t bytes)
 {
     std::lock_guard<std::mutex> hold(rt.lock);
@@ -588,11 +604,7 @@ cudaError cudaMalloc(void **ret, size_t bytes)
         return rt.failed;
     if (room_of(whole) > free_memory())
         return refuse(cudaErrorMemoryAllocation);
-    /* A page that nobody may touch behind each piece; huge pages are soon protected. */
-    char *p = (char *)mmap(NULL, whole + 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED)
-        misuse("no memory");
-    madvise(p, whole, MADV_HUGEPAGE);
+    char *p = map_memory(whole);
     mprotect(p, whole, PROT_READ | PROT_WRITE);
     memset(p, 0xff, whole);
     mprotect(p, whole, rt.windows ? PROT_READ | PROT_WRITE : PROT_NONE);
