@@ -62,35 +62,48 @@ static void make_problem(struct kc *kc, struct problem *q, enum aq_dtype x, enum
 }
 
 /* Sum over k of |x| (|scale * code| + |minimum|), half a code of x more: what roundings are a share
- * of. */
-static double magnitude(const struct aq_product *p, const void *panel, uint32_t row, uint32_t n)
+ * of.  x [k]: their sizes, with that half. */
+static double magnitude(const struct aq_product *p, const void *panel, const double *x, uint32_t n)
 {
     double sum = 0;
     for (uint32_t k = 0; k < p->k; k++) {
         struct aq_group g = aq_group_at(panel, p->w_dtype, p->k, k);
-        uint32_t code = aq_group_code(&g, p->w_dtype, n, k % AQ_GROUP_K),
-                 first = k - k % AQ_GROUP_K;
-        double largest = 0;
-        for (uint32_t i = first; i < p->k && i < first + AQ_GROUP_K; i++)
-            largest = fmax(largest, fabs(aq_element_load(p->x, p->x_dtype, row * p->x_stride + i)));
-        double x = fabs(aq_element_load(p->x, p->x_dtype, row * p->x_stride + k));
-        sum += (x + largest / 254) *
-               (fabs(aq_f32_from_f16(g.scale[n])) * code + fabs(aq_f32_from_f16(g.minimum[n])));
+        uint32_t code = aq_group_code(&g, p->w_dtype, n, k % AQ_GROUP_K);
+        sum +=
+            x[k] * (fabs(aq_f32_from_f16(g.scale[n])) * code + fabs(aq_f32_from_f16(g.minimum[n])));
     }
     return sum;
+}
+
+/* to [k]: the sizes of a row of x, a group at a time. */
+static void sizes_of(const struct aq_product *p, uint32_t row, double *to)
+{
+    for (uint32_t first = 0; first < p->k; first += AQ_GROUP_K) {
+        uint32_t end = (uint32_t)aq_min_u64(p->k, first + AQ_GROUP_K);
+        double largest = 0;
+        for (uint32_t k = first; k < end; k++) {
+            to[k] = fabs(aq_element_load(p->x, p->x_dtype, row * p->x_stride + k));
+            largest = to[k] > largest ? to[k] : largest;
+        }
+        for (uint32_t k = first; k < end; k++)
+            to[k] += largest / 254;
+    }
 }
 
 static double *make_scale(const struct problem *q, const void *old)
 {
     const struct aq_product *p = &q->p;
     double *scale = calloc((size_t)p->m * q->columns, sizeof(*scale));
+    double *x = calloc((size_t)p->m * p->k, sizeof(*x));
+    for (uint32_t r = 0; r < p->m; r++)
+        sizes_of(p, r, x + (size_t)r * p->k);
     for (uint32_t i = 0; i < p->segment_count; i++) {
         for (uint32_t n = 0; n < p->segments[i].rows; n++) {
             const char *panel = (const char *)p->segments[i].panels +
                                 n / AQ_PANEL_ROWS * aq_panel_bytes(p->w_dtype, p->k);
             uint32_t column = p->segments[i].column + n;
             for (uint32_t r = 0; r < p->m; r++) {
-                double sum = magnitude(p, panel, r, n % AQ_PANEL_ROWS);
+                double sum = magnitude(p, panel, x + (size_t)r * p->k, n % AQ_PANEL_ROWS);
                 sum += p->bias ? fabs(p->bias[column]) : 0;
                 if (p->combine == AQ_COMBINE_MULTIPLY)
                     sum *= fabs(aq_element_load(old, p->y_dtype, r * p->y_stride + column));
@@ -98,6 +111,7 @@ static double *make_scale(const struct problem *q, const void *old)
             }
         }
     }
+    free(x);
     return scale;
 }
 

@@ -373,8 +373,10 @@ static double factors_off(enum aq_dtype dtype, uint32_t n, bool alike)
 static double key_factor(const struct seen *by, const uint8_t *block, uint32_t dim)
 {
     double largest = 0x1p-64;
-    for (uint32_t d = 0; d < dim; d++)
-        largest = fmax(largest, by->size[d] * (double)aq_f32_from_f16(aq_kivi_keys(block)[d]));
+    for (uint32_t d = 0; d < dim; d++) {
+        double factor = by->size[d] * (double)aq_f32_from_f16(aq_kivi_keys(block)[d]);
+        largest = factor > largest ? factor : largest;
+    }
     return largest;
 }
 
@@ -415,7 +417,8 @@ void kc_attn_bound(struct kc_attn_bound *b, const struct kc_attn *t, const struc
             dot += by->x[d] * k[d];
             size += by->size[d] * sizes[d];
         }
-        if (aq_dtype_is_kivi(dtype))
+        bool begins = j == b->first || key_row == 0 || j == s->turn.slots; /* a block, or `by` */
+        if (aq_dtype_is_kivi(dtype) && begins)
             score_off = fmax(score_off, key_factor(by, block, a->head_dim) *
                                             factors_off(dtype, a->head_dim, alike));
         b->p[j] = dot;
