@@ -180,7 +180,8 @@ ATTEND_FN void attend_block(struct decode *t, struct step *x, struct form f, str
             attend_step(t, x, f, 1);
         else if (QUERIES_WIDE > 2 && queries == 2)
             attend_step(t, x, f, 2);
-        else if (QUERIES_WIDE > 2 && queries == 3)
+        else if (QUERIES_WIDE > 2 && queries == 3 &&
+                 !aq_dtype_is_kivi(f.dtype)) /* step_queries() */
             attend_step(t, x, f, 3);
         else
             attend_step(t, x, f, QUERIES_WIDE);
@@ -336,7 +337,7 @@ VEC_FN void attend_blocks(struct decode *t, const struct decode_run *run, struct
             if (t->kept)
                 ask_slots(run, head, b, blocks);
             struct span of = {head * t->count, (head + 1) * t->count};
-            if (aq_dtype_is_kivi(f.dtype) && b >= run->seq->coded)
+            if (aq_dtype_is_kivi(f.dtype)) /* whose code is so large that there is one copy */
                 attend(t, run, run->seq, &x, of, b);
             else
                 attend_block(t, &x, f, of, b);

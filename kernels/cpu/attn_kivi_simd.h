@@ -55,7 +55,7 @@ VEC_FN void multiply_runs(const uint8_t *codes, const int8_t *factor, size_t apa
     AQ_UNROLL(16)
     for (int i = 0; i < items * SUMS; i++)
         own[i] = vec_int_set(0);
-    AQ_UNROLL(4)
+    AQ_UNROLL(1) /* else sums of AVX2 lose their registers, and code is four times as long */
     for (uint32_t run = 0; run < runs; run++) {
         vec_int by[ITEMS_WIDE];
         AQ_UNROLL(4)
