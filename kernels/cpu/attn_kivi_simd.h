@@ -418,14 +418,13 @@ VEC_FN void add_numbers(float *to, uint32_t count, float correction, vec numbers
         vec_store_n(to, vec_fma(vec_load_n(to, count), by, y), count);
 }
 
-/* sum[item] of group g of V of block k, of `items` items from `first` on and both bytes of their
- * factors: sums of 32 have room for that. */
+/* sum[item] of group g of V of block k, which has so many words, of `items` items from `first` on
+ * and both bytes of their factors: sums of 32 have room for that. */
 VEC_FN void multiply_values(const struct decode *t, const struct step *x, struct form f, int k,
-                            uint32_t g, uint32_t first, int items, const struct factors *by,
-                            vec_int *sum)
+                            uint32_t g, uint32_t words, uint32_t first, int items,
+                            const struct factors *by, vec_int *sum)
 {
     const uint8_t *codes = aq_kivi_values_of(x[k].block, f.dtype, f.dim, g);
-    const uint32_t words = aq_kivi_words(f.dtype, aq_kivi_width(f.dim, g));
     multiply(t, codes, factors_at(by, 0, first, g), by->room, RUNS, words, f, items, sum);
     if (by->levels == 1)
         return;
@@ -445,7 +444,7 @@ VEC_FN void add_group(const struct decode *t, const struct step *x, struct form 
     for (int query = 0; query < by->queries; query += each) {
         const uint32_t first = (uint32_t)(k * by->queries + query);
         vec_int sum[ITEMS_WIDE * SUMS];
-        multiply_values(t, x, f, k, g, first, each, by, sum);
+        multiply_values(t, x, f, k, g, aq_kivi_words(f.dtype, AQ_KIVI_GROUP), first, each, by, sum);
         AQ_UNROLL(4)
         for (int i = 0; i < each; i++) {
             const uint32_t item = first + (uint32_t)i;
@@ -470,7 +469,7 @@ VEC_FN void add_rest(const struct decode *t, const struct step *x, struct form f
         float *to = t->sum + (size_t)(x[k].query + (uint32_t)query) * t->dim_pad;
         float rest[AQ_KIVI_GROUP], pair[VEC_LANES];
         vec_int sum[ITEMS_WIDE * SUMS];
-        multiply_values(t, x, f, k, g, item, 1, by, sum);
+        multiply_values(t, x, f, k, g, words, item, 1, by, sum);
         for (uint32_t n = 0; n < width; n++) {
             uint32_t part = n / words, lane = n % words % SUM_NUMBERS;
             if (lane == 0) {
