@@ -84,6 +84,9 @@ int aquifer_submit(struct aquifer *a, const char *record_json, struct aquifer_er
 /* Runs passes until a record is finished: *ret_result_json is its result line (aquifer_free), or
  * NULL when nothing is left. */
 int aquifer_next(struct aquifer *a, char **ret_result_json, struct aquifer_error *reterr);
+/* Whose result the last line of aquifer_next is: 0 for the record that was submitted first.  (Ids
+ * in lines may be missing, or those of several records.) */
+uint64_t aquifer_number(const struct aquifer *a);
 /* The report so far, one JSON document (aquifer_free). */
 int aquifer_report(struct aquifer *a, char **ret_json, struct aquifer_error *reterr);
 void aquifer_close(struct aquifer *a);

@@ -20,6 +20,7 @@
 /* A result line that nobody has asked for yet. */
 struct ready {
     struct ready *next;
+    uint64_t number; /* of its record */
     char *line;
 };
 
@@ -34,6 +35,7 @@ struct aquifer {
     double load_s, first_pass_s, last_result_s;
     struct aq_flight flight;
     struct ready *first, *last;
+    uint64_t number; /* of the record of the last line that was asked for */
 };
 
 /* ---- open and close ---- */
@@ -132,7 +134,7 @@ void aquifer_close(struct aquifer *a)
 /* ---- records in, lines out ---- */
 
 /* Takes the text. */
-static int put_ready(struct aquifer *a, struct aq_buf *text, struct aq_err *reterr)
+static int put_ready(struct aquifer *a, struct aq_buf *text, uint64_t number, struct aq_err *reterr)
 {
     struct ready *r = calloc(1, sizeof(*r));
     char *line = aq_buf_take(text);
@@ -142,6 +144,7 @@ static int put_ready(struct aquifer *a, struct aq_buf *text, struct aq_err *rete
         return aq_error_memory(reterr, "a result");
     }
     r->line = line;
+    r->number = number;
     if (a->last)
         a->last->next = r;
     else
@@ -161,7 +164,7 @@ static int put_error(struct aquifer *a, const struct aq_request *r, struct aq_er
     }
     a->done++;
     a->errors++;
-    return put_ready(a, &text, reterr);
+    return put_ready(a, &text, r->index, reterr);
 }
 
 /* The engine only takes what lies within its plan. */
@@ -224,7 +227,7 @@ static int put_result(struct aquifer *a, struct aq_record *rec, struct aq_err *r
     a->errors += error;
     a->prompt_tokens += aq_record_prompt_tokens(rec);
     a->last_result_s = aq_clock_s();
-    return put_ready(a, &text, reterr);
+    return put_ready(a, &text, rec->request->index, reterr);
 }
 
 static int before_pass(void *user, struct aq_err *reterr)
@@ -283,12 +286,19 @@ int aquifer_next(struct aquifer *a, char **ret_result_json, struct aquifer_error
     struct ready *r = a->first;
     *ret_result_json = r ? r->line : NULL;
     if (r) {
+        a->number = r->number;
         a->first = r->next;
         if (!a->first)
             a->last = NULL;
         free(r);
     }
     return 0;
+}
+
+uint64_t aquifer_number(const struct aquifer *a)
+{
+    assert(a);
+    return a->number;
 }
 
 int aquifer_report(struct aquifer *a, char **ret_json, struct aquifer_error *reterr)

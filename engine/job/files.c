@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 int aq_output_resolve(char **ret, const char *what, const char *given, struct aq_err *reterr)
 {
@@ -67,6 +68,44 @@ void aq_output_files_list(const struct aq_output_files *f, const char *ret[AQ_OU
                                               f->sums,     f->damaged, f->stale,    f->roster,
                                               f->inflight, f->lock};
     memcpy(ret, all, sizeof(all));
+}
+
+static int check_differ(const char *what, const char *path, const char *own, struct aq_err *reterr)
+{
+    return aq_file_same(path, own)
+               ? aq_error(reterr, -EINVAL, "the %s '%s' is also the output's file '%s'", what, path,
+                          own)
+               : 0;
+}
+
+int aq_output_files_apart(const struct aq_output_files *f, const char *what, const char *path,
+                          struct aq_err *reterr)
+{
+    const char *own[AQ_OUTPUT_FILES];
+    int rc = 0;
+    aq_output_files_list(f, own);
+    for (size_t i = 0; rc == 0 && i < AQ_OUTPUT_FILES; i++) {
+        if (!own[i])
+            continue;
+        char *beside = aq_replacement_beside(own[i]);
+        rc = beside ? check_differ(what, path, own[i], reterr) : aq_error_memory(reterr, "output");
+        if (rc == 0)
+            rc = check_differ(what, path, beside, reterr);
+        free(beside);
+    }
+    return rc;
+}
+
+void aq_output_files_clean(const struct aq_output_files *f, const char *errors)
+{
+    const char *own[AQ_OUTPUT_FILES + 1] = {[AQ_OUTPUT_FILES] = errors};
+    aq_output_files_list(f, own);
+    for (size_t i = 0; i < AQ_ARRAY_LEN(own); i++) {
+        char *beside = own[i] ? aq_replacement_beside(own[i]) : NULL;
+        if (beside)
+            unlink(beside);
+        free(beside);
+    }
 }
 
 bool aq_output_files_hold(const struct aq_output_files *f)

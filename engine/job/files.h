@@ -32,6 +32,13 @@ int aq_output_files_open(struct aq_output_files *ret, const char *what, const ch
 void aq_output_files_close(struct aq_output_files *f);
 /* All of them, FILE first. */
 void aq_output_files_list(const struct aq_output_files *f, const char *ret[AQ_OUTPUT_FILES]);
+/* A file of others, which the message calls `what`, is none of them, nor lies where one of them is
+ * written before it gets its name. */
+int aq_output_files_apart(const struct aq_output_files *f, const char *what, const char *path,
+                          struct aq_err *reterr);
+/* Removes what a run that was cut off left where they are written before they get their names.  Of
+ * `errors` too (NULL: none). */
+void aq_output_files_clean(const struct aq_output_files *f, const char *errors);
 
 /* Whether results are there: FILE, or those that a run has yet to put in order. */
 bool aq_output_files_hold(const struct aq_output_files *f);

@@ -21,27 +21,21 @@
 static int check_apart(const struct aq_merge *m, const struct aq_merge_shard *s,
                        struct aq_err *reterr)
 {
-    const char *own[AQ_OUTPUT_FILES], *theirs[AQ_OUTPUT_FILES];
-    aq_output_files_list(&m->files, own);
+    const char *theirs[AQ_OUTPUT_FILES];
+    int rc = 0;
     aq_output_files_list(&s->files, theirs);
-    for (size_t i = 0; i < AQ_OUTPUT_FILES; i++)
-        for (size_t k = 0; k < AQ_OUTPUT_FILES; k++)
-            if (aq_file_same(theirs[k], own[i]))
-                return aq_error(reterr, -EINVAL, "the output's file '%s' is also a shard's",
-                                own[i]);
-    return 0;
+    for (size_t i = 0; rc == 0 && i < AQ_OUTPUT_FILES; i++)
+        rc = aq_output_files_apart(&m->files, "shard's file", theirs[i], reterr);
+    return rc;
 }
 
 /* Nor is the file of its errors, which its manifest names. */
 static int check_errors_apart(const struct aq_merge *m, const struct aq_merge_shard *s,
                               struct aq_err *reterr)
 {
-    const char *own[AQ_OUTPUT_FILES];
-    aq_output_files_list(&m->files, own);
-    for (size_t i = 0; s->errors && i < AQ_OUTPUT_FILES; i++)
-        if (aq_file_same(s->errors, own[i]))
-            return aq_error(reterr, -EINVAL, "the output's file '%s' has a shard's errors", own[i]);
-    return 0;
+    return s->errors
+               ? aq_output_files_apart(&m->files, "file of a shard's errors", s->errors, reterr)
+               : 0;
 }
 
 static int check_shards_apart(const struct aq_merge *m, struct aq_err *reterr)

@@ -101,40 +101,12 @@ static int name_files(struct aq_job *j, struct aq_err *reterr)
     return rc < 0 ? rc : name_errors(j, reterr);
 }
 
-static int check_differ(const char *what, const char *path, const char *own, struct aq_err *reterr)
-{
-    return aq_file_same(path, own)
-               ? aq_error(reterr, -EINVAL, "the %s '%s' is also the output's file '%s'", what, path,
-                          own)
-               : 0;
-}
-
 /* A file that the user names. */
 struct named {
     const char *what, *path; /* path NULL: there is none */
     bool replaced;           /* it is written beside itself, and then takes its place */
 };
 enum { NAMED_MAX = 6 };
-
-/* It must be none of our files, nor lie where one is written before it gets its name: all of these
- * are written to and renamed. */
-static int check_apart(const struct aq_job *j, const char *what, const char *path,
-                       struct aq_err *reterr)
-{
-    const char *own[AQ_OUTPUT_FILES];
-    int rc = 0;
-    aq_output_files_list(&j->files, own);
-    for (size_t i = 0; rc == 0 && i < AQ_OUTPUT_FILES; i++) {
-        if (!own[i])
-            continue;
-        char *beside = aq_replacement_beside(own[i]);
-        rc = beside ? check_differ(what, path, own[i], reterr) : aq_error_memory(reterr, "output");
-        if (rc == 0)
-            rc = check_differ(what, path, beside, reterr);
-        free(beside);
-    }
-    return rc;
-}
 
 static int check_two(const struct named *a, const struct named *b, struct aq_err *reterr)
 {
@@ -150,14 +122,15 @@ static int check_two(const struct named *a, const struct named *b, struct aq_err
     return rc;
 }
 
-/* Temporary files of reports and the like must be none of our files either. */
+/* It must be none of our files, which are written to and renamed.  Temporary files of reports and the
+ * like must be none of them either. */
 static int check_own(const struct aq_job *j, const struct named *n, struct aq_err *reterr)
 {
     char what[64], *beside = n->replaced ? aq_replacement_beside(n->path) : NULL;
     snprintf(what, sizeof(what), "%s's temporary file", n->what);
-    int rc = check_apart(j, n->what, n->path, reterr);
+    int rc = aq_output_files_apart(&j->files, n->what, n->path, reterr);
     if (rc == 0 && beside)
-        rc = check_apart(j, what, beside, reterr);
+        rc = aq_output_files_apart(&j->files, what, beside, reterr);
     free(beside);
     return rc;
 }

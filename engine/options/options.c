@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/options/options.h"
 
+#include "base/file.h"
 #include "base/json.h"
 #include "engine/options/give.h"
 #include "engine/options/kv.h"
 
 #include <assert.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- from JSON -------------------------------------------------------------------------- */
@@ -413,10 +415,60 @@ static int check_plan(const struct aq_options *o, struct aq_err *reterr)
     return aq_options_kv_policy(&kv, o, reterr);
 }
 
+struct named {
+    const char *option, *path; /* path NULL: it is not given */
+};
+
+static int check_two(const struct named *written, const struct named *read, struct aq_err *reterr)
+{
+    if (!written->path || !read->path)
+        return 0;
+    char *beside = aq_replacement_beside(written->path); /* NULL: links in a circle */
+    int rc = 0;
+    if (aq_file_same(written->path, read->path) || (beside && aq_file_same(beside, read->path)))
+        rc = aq_error(reterr, -EINVAL,
+                      "--%s '%s' would replace what --%s reads: expected another file",
+                      written->option, written->path, read->option);
+    free(beside);
+    return rc;
+}
+
+/* No file that is written is one that is read.  (Of `generate` the job looks at its own files.) */
+static int check_written(const struct aq_options *o, struct aq_err *reterr)
+{
+    const bool job = aq_options_command(o)->bit == AQ_CMD_GENERATE;
+    const struct named written[] = {
+        {"report", o->report},
+        {"trace", o->trace},
+        {"metrics-file", o->metrics_file},
+        {"write-config", o->write_config},
+        {"html", o->html},
+        {"output", o->output},
+    };
+    const struct named read[] = {
+        {"input", job ? NULL : o->input},
+        {"text", o->text},
+        {"ids", o->ids},
+        {"lengths", o->lengths},
+        {"table", o->table},
+        {"hardware", o->hardware},
+        {"file", o->published_file},
+        {"prompt-template", o->prompt_template},
+    };
+    int rc = 0;
+    for (size_t i = 0; i < AQ_ARRAY_LEN(written); i++) {
+        for (size_t k = 0; rc == 0 && k < AQ_ARRAY_LEN(read); k++)
+            rc = check_two(&written[i], &read[k], reterr);
+    }
+    return rc;
+}
+
 int aq_options_check(const struct aq_options *o, struct aq_err *reterr)
 {
     unsigned bit = aq_options_command(o)->bit;
-    int rc = 0;
+    int rc = check_written(o, reterr);
+    if (rc < 0)
+        return rc;
     /* A table's rows may name their own models. */
     if ((bit & AQ_CMD_RUN) && !(bit == AQ_CMD_BENCH && o->table && !o->model && !o->shape))
         rc = check_model(o, reterr);

@@ -55,6 +55,7 @@ def _declare(lib: ctypes.CDLL) -> ctypes.CDLL:
             ("aquifer_open", ctypes.c_int, [out, text, hooks, error]),
             ("aquifer_submit", ctypes.c_int, [handle, text, error]),
             ("aquifer_next", ctypes.c_int, [handle, out, error]),
+            ("aquifer_number", ctypes.c_uint64, [handle]),
             ("aquifer_report", ctypes.c_int, [handle, out, error]),
             ("aquifer_close", None, [handle]),
             ("aquifer_free", None, [ctypes.c_void_p]),
@@ -201,6 +202,10 @@ class Session:
         line = ctypes.c_void_p()
         self._call(self._lib.aquifer_next, self._handle, ctypes.byref(line))
         return _take(self._lib, line)
+
+    def number(self) -> int:
+        """Whose result `next` gave last: how many records were submitted before it."""
+        return int(self._lib.aquifer_number(self._handle))
 
     def report(self) -> str:
         text = ctypes.c_void_p()

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections import defaultdict, deque
-from typing import (Any, Callable, DefaultDict, Deque, Dict, Iterable, Iterator, List, Mapping,
-                    NamedTuple, Optional, Sequence, Set, Tuple, Union)
+from typing import (Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional,
+                    Sequence, Set, Tuple, Union)
 
 from . import _library
 from .commands import run
@@ -28,10 +27,6 @@ class Score(NamedTuple):
     is_greedy: bool
 
 
-# What a result is known by: the number of its record, or the id of a batch line.
-_Whose = Union[int, str]
-
-
 def _progress(what: str, total: Optional[int], shown: bool) -> Any:
     """A bar of tqdm, where it is installed; else None."""
     if not shown:
@@ -41,13 +36,6 @@ def _progress(what: str, total: Optional[int], shown: bool) -> Any:
     except ImportError:
         return None
     return tqdm(total=total, desc=what, unit="record")
-
-
-def _whose(result: Mapping[str, Any]) -> _Whose:
-    custom_id = result.get("custom_id")
-    if isinstance(custom_id, str):
-        return custom_id
-    return int(result["index"] if "index" in result else result["error"]["line"] - 1)
 
 
 def _seats_of(session: "_library.Session") -> int:
@@ -172,17 +160,15 @@ class Engine:
         if self._running is session:
             raise RuntimeError("another iteration over this engine's results is not over yet")
         self._running = session
-        # Places in `records` of what is under way; several may share a custom_id.
-        places: DefaultDict[_Whose, Deque[int]] = defaultdict(deque)
-        count, waiting, source, more = 0, 0, iter(records), True
+        before = self._submitted
+        waiting, source, more = 0, iter(records), True
         try:
             while True:
                 while more and waiting < max(WAITING_MIN, 2 * self._seats):
                     record = next(source, _END)
                     more = record is not _END
                     if more:
-                        places[self._submit(session, record)].append(count)
-                        count += 1
+                        self._submit(session, record)
                         waiting += 1
                 if not waiting:
                     return
@@ -191,7 +177,7 @@ class Engine:
                     raise AssertionError("the library owes a result")
                 waiting -= 1
                 self._seats = self._seats or _seats_of(session)
-                yield places[_whose(result)].popleft(), result
+                yield session.number() - before, result
         finally:
             if self._running is session:
                 self._running = None
@@ -203,7 +189,7 @@ class Engine:
         assert self._session is not None
         return self._session
 
-    def _submit(self, session: "_library.Session", record: Any) -> _Whose:
+    def _submit(self, session: "_library.Session", record: Any) -> None:
         if isinstance(record, str):
             record = {"prompt": record}
         if not isinstance(record, Mapping):
@@ -211,8 +197,6 @@ class Engine:
                             + type(record).__name__)
         session.submit(json.dumps(record))
         self._submitted += 1
-        custom_id = record.get("custom_id")
-        return custom_id if isinstance(custom_id, str) else self._submitted - 1
 
     @staticmethod
     def _in_order(pairs: Iterator[Tuple[int, Dict[str, Any]]]) -> Iterator[Dict[str, Any]]:
@@ -241,7 +225,11 @@ class Engine:
             f.flush()
             done = run({"command": "tokenize", "model": self._options.get("model"),
                         "input": f.name, "bos": bos}, on_message=self._on_message)
-        return [json.loads(line)["ids"] for line in done.text.splitlines()]
+        found = [json.loads(line) for line in done.text.splitlines()]
+        for line in found:
+            if line.get("error"):
+                raise RecordError(line["error"], line)
+        return [line["ids"] for line in found]
 
     def plan(self, **options: Any) -> Dict[str, Any]:
         """The document of `aquifer plan --json`: plan(prompt_len=512, gen_len=32, requests=1000).

@@ -579,8 +579,8 @@ cudaError cudaMemGetInfo(size_t *free_bytes, size_t *total)
     return rt.failed;
 }
 
-/* Returns memory with a page behind it that nobody may touch.  It begins where a huge page may: these
- * are soon protected, and each window protects all memory twice. */
+/* Returns memory with a page behind it that nobody may touch.  It begins where a huge page may:
+ * these are soon protected, and each window protects all memory twice. */
 static char *map_memory(size_t whole)
 {
     const size_t huge = 2u << 20, all = whole + huge + 4096;

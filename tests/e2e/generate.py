@@ -765,8 +765,12 @@ class Generate(Rig):
         done = self.generate()
         self.assertIn(b"torn", done.stderr)
         self.assertEqual(self.sorted_lines(), want)
+        # What a run that was killed while it replaced a file has left beside it.
+        with open(self.output + ".tmp", "wb") as f:
+            f.write(b"half of a file")
         done = self.generate()
         self.assertIn(b"nothing to do", done.stderr)
+        self.assertFalse(os.path.exists(self.output + ".tmp"))
 
     def test_other_values_are_refused_in_a_table(self):
         self.write(self.many(5))

@@ -161,6 +161,22 @@ class Package(rig.Rig):
                              ["None", "twice", "twice"])
             self.assertEqual([len(r["tokens"]) for r in found if "tokens" in r], [3])
 
+    def test_records_that_share_an_id_or_have_none_keep_their_places(self):
+        def request(custom_id, count, **body):
+            return {"custom_id": custom_id, "method": "POST", "url": "/v1/completions",
+                    "body": {"prompt": "A man", "max_tokens": count, "ignore_eos": True, **body}}
+
+        with engine() as e:
+            results = list(e.generate([request("x", 40), request("x", 2), request("o", 3),
+                                       request("no number", 3, temperature=float("nan")),
+                                       request("no text \ud800", 3), request("x", 7), "She said"],
+                                      ordered=True))
+        bodies = [r.get("response", {}).get("body", {}) for r in results]
+        self.assertEqual([b.get("usage", {}).get("completion_tokens") for b in bodies],
+                         [40, 2, 3, None, None, 7, None])
+        self.assertEqual([b["error"]["code"] for b in bodies[3:5]], ["invalid_json"] * 2)
+        self.assertIn("text", results[6])
+
     def test_scores(self):
         pairs = [("She said", " nothing"), ("The old house", " stood in the rain"),
                  ([2, 5, 6], [7, 8])]
@@ -184,6 +200,8 @@ class Package(rig.Rig):
         e = engine()
         self.assertEqual(e.tokenize(["She", "", "She\u2028said"])[:2], [[2, 3351], [2]])
         self.assertEqual(e.tokenize(["She"], bos="never"), [[3351]])
+        with self.assertRaises(aquifer.RecordError):
+            e.tokenize(["She", "\ud800"])
 
     def test_commands_on_the_same_model(self):
         e = aquifer.Engine(MODEL, device="cpu", kv_policy="h2o", kv_budget="40", overlong="clip")

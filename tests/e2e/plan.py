@@ -126,6 +126,9 @@ class Plan(Rig):
         box = ["--model", MODEL, "--hardware", self.box]
         self.assertIn("leave out", self.refused(*box, "--input", name, "--gen-len", "4"))
         self.assertIn("expected a file", self.refused(*box, "--input", "-"))
+        for option in ("html", "write-config"):
+            self.assertIn("would replace what --input reads",
+                          self.refused(*box, "--input", name, "--" + option, name))
         with open(name, "w", encoding="utf-8") as f:
             f.write('{"prompt": 3}\n')
         self.assertIn("Line 1: invalid_record", self.refused(*box, "--input", name))

@@ -65,7 +65,7 @@ static double squares(const float *x, const float *y, uint32_t count)
 
 static void check_variance(struct kc *kc, enum aq_dtype dtype, uint32_t q_per_kv, uint32_t dim)
 {
-    /* Of codes of two bits some 0.0008 were seen; of four bits, whose factors have 16 bits, 3e-7. */
+    /* Of two bits some 0.0008 were seen, of four, whose factors have 16 bits, 3e-7. */
     const double share = dtype == AQ_KIVI2 ? 0.002 : 1e-6;
     const uint32_t columns = KV_HEADS * q_per_kv * dim, rows = BLOCKS * KV_HEADS * AQ_KV_ROWS;
     size_t plain_bytes = BLOCKS * KV_HEADS * aq_kv_block_bytes(AQ_F16, dim);

@@ -57,6 +57,7 @@ static void records_come_back_with_their_ids(void **state)
     for (int i = 0; i < 20; i++) {
         json_t *o = next();
         json_int_t id = json_integer_value(json_object_get(o, "id"));
+        assert_int_equal(aquifer_number(session), id);
         assert_true(id >= 0 && id < 20 && !seen[id]);
         seen[id] = true;
         assert_non_null(json_object_get(o, "text"));

@@ -687,9 +687,16 @@ static void the_output_is_no_file_of_a_shard(void **state)
     snprintf(to, sizeof(to), "%s", job_rig_path(rig, "m.jsonl.sums"));
     assert_int_equal(link(from, to), 0);
     assert_int_equal(merge(rig, all, ""), -EINVAL);
-    assert_non_null(strstr(rig->err.text, "is also a shard's"));
+    assert_non_null(strstr(rig->err.text, "is also the output's"));
     assert_int_equal(merge_into(rig, "s1.jsonl", all, "\"overwrite\": true"), -EINVAL);
-    assert_non_null(strstr(rig->err.text, "is also a shard's"));
+    assert_non_null(strstr(rig->err.text, "is also the output's"));
+    assert_int_equal(unlink(to), 0);
+    snprintf(to, sizeof(to), "%s", job_rig_path(rig, "m.jsonl.tmp")); /* written before its name */
+    assert_int_equal(link(from, to), 0);
+    assert_int_equal(merge(rig, all, ""), -EINVAL);
+    assert_non_null(strstr(rig->err.text, "is also the output's"));
+    assert_true(job_rig_exists(rig, "m.jsonl.tmp"));
+    assert_int_equal(unlink(to), 0);
     assert_false(job_rig_said(rig, "its run is not over"));
 }
 
