@@ -122,8 +122,8 @@ static int check_two(const struct named *a, const struct named *b, struct aq_err
     return rc;
 }
 
-/* It must be none of our files, which are written to and renamed.  Temporary files of reports and the
- * like must be none of them either. */
+/* It must be none of our files, which are written to and renamed.  Temporary files of reports and
+ * the like must be none of them either. */
 static int check_own(const struct aq_job *j, const struct named *n, struct aq_err *reterr)
 {
     char what[64], *beside = n->replaced ? aq_replacement_beside(n->path) : NULL;
