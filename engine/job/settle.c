@@ -387,7 +387,8 @@ int aq_job_settle(struct aq_job *j, struct aq_err *reterr)
     if (!j->manifest)
         return 0;
     int rc = 0;
-    aq_output_files_clean(&j->files, j->errors);
+    if (old->found) /* else it may be anybody's */
+        aq_output_files_clean(&j->files, j->errors);
     if (j->o->overwrite)
         rc = aq_output_files_set_aside(&j->files, j->errors, "--overwrite: ", j->hooks, reterr);
     const char *path = old->file[AQ_JOB_RESULTS].path;

@@ -75,9 +75,10 @@ static void add_scales(struct scales *scales, const struct kc_attn *t, const str
      * each weight is rounded once more, by 2^-8 of itself; their sum is of those that are not. */
     double exp_off = t->weights_rounded ? 0x1p-17 : 0;
     scales->log_sum[r * a->kv_heads * a->q_per_kv + q_head] =
-        b.share + exp_off + 0x1p-24 * fabs(b.log_sum);
+        b.scores + exp_off + 0x1p-24 * fabs(b.log_sum);
     b.share += t->weights_rounded ? exp_off + 0x1p-8 : 0;
     double *out = scales->out + r * t->columns + q_head * a->head_dim, large[KC_ATTN_DIM_MAX];
+    double by_weights[KC_ATTN_DIM_MAX] = {0}, largest[KC_ATTN_DIM_MAX] = {0};
     for (uint32_t j = b.first; j < keys; j++) { /* what is in front may be NaN */
         const uint8_t *block = aq_attn_block(s, head, j / AQ_HEAD_BLOCK_SLOTS);
         enum aq_dtype dtype = aq_attn_block_dtype(a, s, j / AQ_HEAD_BLOCK_SLOTS);
@@ -85,9 +86,15 @@ static void add_scales(struct scales *scales, const struct kc_attn *t, const str
         kc_attn_sizes_of(large, block, dtype, a->head_dim, value_row);
         bool begins = j == b.first || j % AQ_HEAD_BLOCK_SLOTS == 0;
         double moved = begins ? b.moved[j / AQ_HEAD_BLOCK_SLOTS] : 0;
-        for (uint32_t d = 0; d < a->head_dim; d++)
-            out[d] += b.share * b.p[j] * large[d] + moved;
+        for (uint32_t d = 0; d < a->head_dim; d++) {
+            out[d] += moved;
+            by_weights[d] += b.share * b.p[j] * large[d];
+            largest[d] = large[d] > largest[d] ? large[d] : largest[d];
+        }
     }
+    /* Weights sum up to 1, however far they are off: the output is a mean of values. */
+    for (uint32_t d = 0; d < a->head_dim; d++)
+        out[d] += by_weights[d] > 2 * largest[d] ? 2 * largest[d] : by_weights[d];
 }
 
 static struct scales make_scales(const struct kc_attn *t, bool alike)

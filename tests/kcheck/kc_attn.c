@@ -432,9 +432,10 @@ void kc_attn_bound(struct kc_attn_bound *b, const struct kc_attn *t, const struc
     for (uint32_t j = b->first; j < keys; j++)
         b->p[j] /= sum;
     b->log_sum = max + log(sum);
-    b->share = 0x1p-24 * (2 * magnitude * (roundings(a->head_dim, alike) + 2) +
-                          2 * roundings(keys - b->first, alike) + 6) +
-               fmin(expm1(2 * score_off), 1e300); /* heavy keys make it large */
+    double rounded = 0x1p-24 * (2 * magnitude * (roundings(a->head_dim, alike) + 2) +
+                                2 * roundings(keys - b->first, alike) + 6);
+    b->scores = rounded + 2 * score_off;
+    b->share = rounded + fmin(expm1(2 * score_off), 1e300); /* heavy keys make it large */
     for (uint32_t i = 0; i * AQ_HEAD_BLOCK_SLOTS < keys; i++) {
         enum aq_dtype dtype = aq_attn_block_dtype(a, s, i);
         const uint8_t *block = aq_attn_block(s, head, i);

@@ -72,6 +72,7 @@ struct kc_attn_bound {
     double p[KC_ATTN_LEN_MAX];
     double moved[KC_ATTN_LEN_MAX / AQ_HEAD_BLOCK_SLOTS + 1]; /* by a block's rounded factors */
     double share, log_sum;
+    double scores;  /* twice what a score is off: share, where that is small */
     uint32_t first; /* the first key of its window; p is 0 in front of it */
 };
 /* Of a query with so many keys up to its own; q is its row of t->a.q at its head. */

@@ -90,7 +90,7 @@ static size_t span(uint32_t rows, uint32_t cols, size_t stride)
 /* ---- input ---- */
 
 /* Of standard normal numbers, drawn once: logarithms and cosines for each number of each case would
- * take a quarter of all time. */
+ * take a fifth of all time. */
 enum { NORMALS = 1 << 16 };
 static float normals[NORMALS];
 
