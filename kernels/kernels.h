@@ -163,12 +163,15 @@ typedef void aq_norm_fn(struct aq_exec *ex, const struct aq_norm *n);
 /* y[r][d] = table[id[r]][d] (+ positions[position[r]][d] when positions is given; y is then f32)
  *   table      panels of dtype/layout, width k, f32, f16, bf16, int8 or int4 (code * scale +
  *              minimum by one f32 fma);  y [rows][k], f32 or bf16
- *   positions  rows-major [..][k] of positions_dtype, NULL for none */
+ *   positions  rows-major [..][k] of positions_dtype, NULL for none
+ *   chosen     on a GPU: ids that the host has not seen yet.  An id of AQ_ID_CHOSEN + i stands for
+ *              chosen[i]; NULL elsewhere, and where there are none */
+#define AQ_ID_CHOSEN (1u << 31)
 struct aq_embed {
     const void *table;
     enum aq_dtype table_dtype;
     enum aq_layout table_layout;
-    const uint32_t *id;
+    const uint32_t *id, *chosen;
     const void *positions;
     const uint32_t *position;
     void *y;

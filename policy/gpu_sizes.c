@@ -55,6 +55,7 @@ void aq_gpu_sizes_count(struct aq_gpu_sizes *r, const struct aq_model_steps *m,
                                                        aq_kv_kinds_runs(&p->kinds) * sizeof(void *)
                                                  : 0,
         .workspace_bytes = aq_align_up(aq_max_u64(WORKSPACE_BYTES, one), 4096),
+        .chosen_bytes = aq_align_up(4ull * s->micro_batch * s->micro_batches, 4096),
         .stats_bytes = aq_align_up(s->head_tile_rows * 16ull, 4096),
         .logits_bytes = aq_align_up(s->head_tile_rows * 4ull * m->vocab, 4096),
         .graphs_bytes = aq_min_u64(lists * GRAPH_BYTES, GRAPHS_BYTES_MAX),
@@ -71,7 +72,7 @@ uint64_t aq_gpu_sizes_device(const struct aq_gpu_sizes *r)
 {
     return AQ_GPU_BUNDLE_DESKS * r->desk_bytes + r->sums_bytes +
            aq_align_up(r->unpacked_bytes, 4096) + aq_align_up(r->tables_bytes, 4096) +
-           r->workspace_bytes + 2 * r->stats_bytes;
+           r->workspace_bytes + r->chosen_bytes + 2 * r->stats_bytes;
 }
 
 uint64_t aq_gpu_sizes_host(const struct aq_gpu_sizes *r)

@@ -23,6 +23,7 @@ struct aq_gpu_sizes {
      * aq_kv_table_layout); else 0. */
     uint64_t tables_bytes;
     uint64_t workspace_bytes;
+    uint64_t chosen_bytes; /* the token that each seat has chosen last */
     /* Of a tile of the head: statistics, on the device twice, before penalties and after; logits
      * that somebody on the host looks at. */
     uint64_t stats_bytes, logits_bytes;

@@ -95,8 +95,9 @@ void desk_send(struct aq_compute_cuda *c)
 
 /* ---- tables of pages ---- */
 
-/* Brings the device's tables up to date, in front of all ops that follow on the stream. */
-static void send_changes(struct aq_compute_cuda *c)
+/* Brings the device's tables up to date, in front of all ops that follow on the stream.  False:
+ * they were. */
+static bool send_changes(struct aq_compute_cuda *c)
 {
     struct change change[CHANGES_MAX];
     pthread_mutex_lock(&c->lock);
@@ -117,6 +118,7 @@ static void send_changes(struct aq_compute_cuda *c)
     }
     if (pieces && !desk_failed(c))
         desk_note(c, c->k->copy_pieces(&c->ex, piece, pieces), "copy_pieces");
+    return count > 0;
 }
 
 void aq_compute_cuda_tables(struct aq_compute_cuda *c, uint8_t *const *tables)
@@ -177,7 +179,7 @@ void desk_launch(struct aq_compute_cuda *c, enum aq_cuda_kernel kernel, const vo
 
 /* ---- ops ---- */
 
-void aq_compute_cuda_begin(struct aq_compute_cuda *c, void *stream, uint32_t desks, bool together)
+bool aq_compute_cuda_begin(struct aq_compute_cuda *c, void *stream, uint32_t desks, bool together)
 {
     assert(AQ_GPU_DESKS % desks == 0 && desks <= AQ_GPU_BUNDLE_DESKS && c->desk % desks == 0);
     c->desks = desks;
@@ -190,7 +192,7 @@ void aq_compute_cuda_begin(struct aq_compute_cuda *c, void *stream, uint32_t des
     c->ex.stream = stream;
     c->noting = together;
     aq_cuda_record_clear(c->record);
-    send_changes(c);
+    return send_changes(c);
 }
 
 void aq_compute_cuda_next(struct aq_compute_cuda *c, uint32_t op)

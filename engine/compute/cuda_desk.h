@@ -26,6 +26,7 @@ struct aq_compute_cuda {
     size_t work_bytes, desks_bytes;
     uint8_t *mirror, *sums, *unpacked;        /* in work */
     struct aq_logits_stat *stats, *stats_now; /* as the model gave them, and penalised */
+    uint32_t *chosen;                         /* in work: [seats] */
     struct aq_logits_stat *stats_home;
     float *logits_home;
     bool deterministic;

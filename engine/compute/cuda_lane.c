@@ -33,9 +33,10 @@ static void cuda_embed(struct aq_exec *lane, const struct aq_embed *e)
 {
     struct aq_compute_cuda *c = cuda_of(lane);
     struct aq_embed with = *e;
-    assert(!e->positions);
+    assert(!e->positions && !e->chosen);
     desk_check(c, e->table);
     desk_check(c, e->y);
+    with.chosen = c->chosen;
     with.id = desk_give(c, e->id, e->rows * sizeof(*e->id));
     desk_send(c);
     DESK_LAUNCH(c, embed, &with);
@@ -445,6 +446,8 @@ static void lay_out(struct aq_compute_cuda *c)
     c->ex.workspace = at;
     c->ex.workspace_bytes = r->workspace_bytes;
     at += r->workspace_bytes;
+    c->chosen = (uint32_t *)(void *)at;
+    at += r->chosen_bytes;
     c->stats = (struct aq_logits_stat *)at;
     at += r->stats_bytes;
     c->stats_now = (struct aq_logits_stat *)at;

@@ -37,8 +37,9 @@ const struct aq_compute *aq_compute_cuda_base(const struct aq_compute_cuda *c);
 /* Ops are put on a stream between begin and end, with so many desks (1, or AQ_GPU_BUNDLE_DESKS); of
  * AQ_GPU_DESKS, as many as the last ones took may still be on their way.  `together`: their
  * launches are made at the end, behind one copy of all that describes them, and as one graph where
- * the same came before; such ops fetch and answer nothing.  Next tells whose launches follow. */
-void aq_compute_cuda_begin(struct aq_compute_cuda *c, void *stream, uint32_t desks, bool together);
+ * the same came before; such ops fetch and answer nothing.  Next tells whose launches follow.  True
+ * where changes of tables go to the device in front of the ops: aq_compute_cuda_changed. */
+bool aq_compute_cuda_begin(struct aq_compute_cuda *c, void *stream, uint32_t desks, bool together);
 void aq_compute_cuda_next(struct aq_compute_cuda *c, uint32_t op);
 /* 0, or a code where something could not be launched; *ret_op is the op then, *ret_what names the
  * call, and *ret_why says what the driver said. */
@@ -62,6 +63,9 @@ struct aq_compute_cuda_row {
     const struct aq_sequence *sequence;
     uint32_t given;     /* a token that is only scored; AQ_CUDA_CHOOSE: the next one */
     uint32_t top_count; /* alternatives that are wanted */
+    /* The row's token is id AQ_ID_CHOSEN + seat for the sequence's next row, before the host knows
+     * it; UINT32_MAX: it has no next row. */
+    uint32_t seat;
 };
 /* The most that a row takes of an op's room for choices; and that room. */
 uint64_t aq_compute_cuda_row_bytes(const struct aq_compute_cuda_row *row);

@@ -108,6 +108,7 @@ static struct aq_cuda_draw draw_of(struct aq_compute_cuda *c, const struct aq_co
         .masked_count = masked_count(r),
         .tops = c->top,
         .top_count = r->top_count,
+        .chosen = r->seat == UINT32_MAX ? NULL : c->chosen + r->seat,
     };
     c->top += r->top_count;
     if (d.masked_count)

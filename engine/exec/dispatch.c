@@ -76,7 +76,8 @@ int exec_enqueue(struct aq_executor *x, const uint32_t *ops, uint32_t count, boo
 {
     const char *what, *why;
     uint32_t failed;
-    aq_compute_cuda_begin(x->opts.cuda, stream, x->bundles ? AQ_GPU_BUNDLE_DESKS : 1, together);
+    if (aq_compute_cuda_begin(x->opts.cuda, stream, x->bundles ? AQ_GPU_BUNDLE_DESKS : 1, together))
+        x->tables_op = ops[0];
     for (uint32_t i = 0; i < count; i++) {
         const struct aq_op *op = &x->program->op[ops[i]];
         aq_compute_cuda_next(x->opts.cuda, i);

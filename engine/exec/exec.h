@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * engine/exec/exec.h - the executor's insides, shared by executor.c (buffers, issue, passes),
- * turn.c (seats, admission, rows), ops.c, attend.c (with attend.h), head.c and host_product.c (ops
- * that compute), rotary.c (their table of positions), bundle.c (ops sent to a GPU together),
- * moves.c (ops that move), check.c (checksums of moved bytes) and kv_moves.c (addresses and moves
- * of KV).  The issuing thread owns everything except the slots of ops in flight. */
+ * turn.c (seats, admission, rows), early.c (turns that do not wait for tokens), ops.c, attend.c
+ * (with attend.h), head.c and host_product.c (ops that compute), rotary.c (their table of
+ * positions), bundle.c (ops sent to a GPU together), moves.c (ops that move), check.c (checksums of
+ * moved bytes) and kv_moves.c (addresses and moves of KV).  The issuing thread owns everything
+ * except the slots of ops in flight. */
 #ifndef AQ_ENGINE_EXEC_EXEC_H
 #define AQ_ENGINE_EXEC_EXEC_H
 
@@ -20,6 +21,10 @@ struct exec_seat {
     uint32_t chosen;              /* token */
     bool has_chosen, bad;
     bool bad_prompt; /* a prompt row's logits were not finite: set by any worker */
+    /* Passes that begin early: its token is on the device, and not here yet; and how its sequence
+     * has ended, which leaves at the next turn. */
+    bool asked;
+    enum aq_finish over;
 };
 
 /* A row whose logits are needed: the last row of a sequence (choose a token), or a prompt row whose
@@ -30,7 +35,8 @@ struct exec_logit_row {
 };
 
 struct exec_batch {
-    /* [rows_max]; position: the row of the model's position table, or of the rotary table. */
+    /* [rows_max]; id: a token's, or AQ_ID_CHOSEN + seat; position: the row of the model's position
+     * table, or of the rotary table. */
     uint32_t *id, *position, *logit_index;
     struct exec_logit_row *logit_row; /* [rows_max] */
     /* [seats] by part, decode rows also by seat; only their rows are of the whole pass, and each
@@ -41,6 +47,10 @@ struct exec_batch {
     uint32_t decode_first[AQ_PART_MAX + 1], prefill_first[AQ_PART_MAX + 1];
     uint32_t row_count, logit_count, decode_count, prefill_count, prefill_rows;
     uint32_t given_rows; /* of decode entries, beside one of each */
+    /* Of the pass before: [seats] whose rows' answers are still to come, NULL where the sequence
+     * had ended before; early_count 0: none. */
+    struct aq_sequence **early;
+    uint32_t early_count;
 };
 
 struct exec_list {
@@ -75,6 +85,7 @@ struct exec_lane {
 };
 
 enum { AQ_EXEC_LANE_DEPTH = 64, AQ_EXEC_DISK_DEPTH = 32 };
+#define EXEC_NO_OP UINT32_MAX
 /* Most bytes of weights in flight from disk at a time. */
 #define AQ_EXEC_WEIGHTS_BYTES (64 * AQ_MIB)
 
@@ -152,6 +163,15 @@ struct aq_executor {
     uint64_t pass;  /* number of the current pass */
     uint32_t left;  /* ops of the current pass that have not finished */
     uint32_t ahead; /* ops of the next pass that have finished */
+    uint32_t late;  /* ops of the last pass that have not finished */
+    /* early.c */
+    struct {
+        bool allowed;
+        uint32_t *head;           /* [micro-batches] the op */
+        struct aq_sequence **row; /* [seats] of all micro-batches */
+    } early;
+    uint32_t tables_op; /* in front of this op's launches the device reads changes of tables, which
+                           stay as they are until then; EXEC_NO_OP: none */
     /* On a GPU: [op] how often the op was issued, and its last place in its stream. */
     uint64_t *issued, *ticket;
     bool held;    /* a HEAD holds the compute lane: struct exec_round */
@@ -213,6 +233,19 @@ void exec_turn(struct aq_executor *x, uint32_t k);
 /* Makes rows for sequences submitted since the last TURN, sorts rows by part, and counts the work
  * of the pass.  Without refill, a block that takes no more sequences starts to decode. */
 void exec_begin_pass(struct aq_executor *x, uint32_t *ret_prefill, uint32_t *ret_decode);
+
+/* The token of a row that has been answered after its micro-batch has turned. */
+void exec_answered(struct aq_executor *x, struct aq_sequence *s, uint32_t token, bool bad);
+
+/* ---- early.c ---- */
+int exec_early_open(struct aq_executor *x, struct aq_err *reterr);
+void exec_early_close(struct aq_executor *x);
+/* May micro-batch k turn though its HEAD has not answered? */
+bool exec_early_may_turn(const struct aq_executor *x, uint32_t k);
+/* At the beginning of a turn: if it is such a one, its rows' answers are expected from now on. */
+void exec_early_begin_turn(struct aq_executor *x, uint32_t k);
+/* In such a turn: does the sequence leave whatever its token is? */
+bool exec_early_leaves(const struct exec_seat *seat);
 
 /* ---- dispatch.c ---- */
 void exec_compute(struct aq_executor *x, const struct aq_op *op);

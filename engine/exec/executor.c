@@ -357,6 +357,7 @@ int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *op
     rc = rc < 0 ? rc : exec_host_open(x, reterr);
     rc = rc < 0 ? rc : exec_bundle_open(x, reterr);
     rc = rc < 0 ? rc : open_lanes(x, reterr);
+    rc = rc < 0 ? rc : exec_early_open(x, reterr);
     if (rc < 0) {
         aq_executor_close(x);
         return rc;
@@ -435,6 +436,7 @@ void aq_executor_close(struct aq_executor *x)
     free(x->ticket);
     free(x->rules);
     exec_bundle_close(x);
+    exec_early_close(x);
     free(x);
 }
 
@@ -453,6 +455,10 @@ static bool is_ready(const struct aq_executor *x, uint32_t op_index, uint64_t pa
     bool work = aq_op_has_work(op, &x->cost[op_index]);
     if (pass > x->pass && (!runs_ahead(op) || pass > x->pass + 1))
         return false;
+    if (x->done[op_index] < pass) /* what its last turn left is still looked at */
+        return false;
+    if (op->kind == AQ_OP_TURN && exec_early_may_turn(x, op->micro_batch))
+        return true;
     for (uint32_t i = 0; i < op->dep_count; i++) {
         enum aq_lane other = (enum aq_lane)x->program->op[dep[i].op].lane;
         const uint64_t *count =
@@ -468,8 +474,18 @@ static void mark_done(struct aq_executor *x, uint32_t op_index)
     uint64_t pass = x->done[op_index]++;
     if (pass == x->pass)
         x->left--;
+    else if (pass < x->pass)
+        x->late--;
     else
         x->ahead++;
+}
+
+/* All micro-batches have turned: the next pass may begin, though ops of this one may still be in
+ * the stream. */
+static bool is_over(const struct aq_executor *x)
+{
+    return !x->left || (x->early.allowed && x->lane[AQ_LANE_CONTROL].pass > x->pass &&
+                        x->lane[AQ_LANE_COMPUTE].pass > x->pass);
 }
 
 static int run_job(void *arg, void *native)
@@ -636,7 +652,7 @@ static bool has_room(struct aq_executor *x, enum aq_lane l)
 static int issue_ready(struct aq_executor *x)
 {
     bool again = true;
-    while (again && x->left) {
+    while (again && !is_over(x)) {
         again = false;
         for (int l = AQ_LANE_COUNT - 1; l >= 0; l--) {
             struct exec_lane *lane = &x->lane[l];
@@ -678,6 +694,8 @@ static bool head_goes_on(struct aq_executor *x, uint32_t op_index, int *ret_rc)
 /* An op with work has finished, and so have the ops without work right behind it in its lane. */
 static void finish_op(struct aq_executor *x, uint32_t op_index)
 {
+    if (op_index == x->tables_op)
+        x->tables_op = EXEC_NO_OP;
     enum aq_lane l = (enum aq_lane)x->program->op[op_index].lane;
     struct exec_lane *lane = &x->lane[l];
     struct aq_device_span *span = &x->job[op_index].span;
@@ -725,18 +743,24 @@ static int wait_some(struct aq_executor *x)
 
 static int run_overlapped(struct aq_executor *x)
 {
-    while (x->left) {
-        int rc = issue_ready(x);
-        if (rc < 0)
-            return rc;
-        if (!x->left)
+    int rc = 0;
+    while (rc == 0 && !is_over(x)) {
+        rc = issue_ready(x);
+        if (rc < 0 || is_over(x))
             break;
         assert(in_flight(x) > 0); /* the checker has proved that some op can always go on */
         rc = wait_some(x);
-        if (rc < 0)
-            return rc;
     }
-    return 0;
+    return rc;
+}
+
+/* After the last pass nobody else would wait for the tokens that are still to come. */
+static int wait_for_last(struct aq_executor *x)
+{
+    int rc = 0;
+    while (rc == 0 && x->late && !x->seats.seated && !x->waiting.first)
+        rc = wait_some(x);
+    return rc;
 }
 
 /* One op after the other, in array order. */
@@ -775,7 +799,7 @@ static void count_pass(struct aq_executor *x, uint32_t prefill, uint32_t decode,
     }
 }
 
-static int fail(struct aq_executor *x, int rc, struct aq_err *reterr)
+static int fail(struct aq_executor *x, uint64_t pass, int rc, struct aq_err *reterr)
 {
     aq_device_fail(x->opts.device, rc);
     drain(x);
@@ -785,16 +809,17 @@ static int fail(struct aq_executor *x, int rc, struct aq_err *reterr)
         return aq_disk_lane_error(x->disk, NULL);
     const char *said = aq_device_failure(x->opts.device);
     if (x->failure[0])
-        return aq_error(reterr, rc, "pass %llu: %s", (unsigned long long)x->pass, x->failure);
+        return aq_error(reterr, rc, "pass %llu: %s", (unsigned long long)pass, x->failure);
     if (said)
-        return aq_error(reterr, rc, "pass %llu: the GPU failed: %s", (unsigned long long)x->pass,
+        return aq_error(reterr, rc, "pass %llu: the GPU failed: %s", (unsigned long long)pass,
                         said);
-    return aq_error(reterr, rc, "pass %llu", (unsigned long long)x->pass);
+    return aq_error(reterr, rc, "pass %llu", (unsigned long long)pass);
 }
 
 int aq_executor_pass(struct aq_executor *x, bool *ret_worked, struct aq_err *reterr)
 {
     uint32_t prefill, decode;
+    uint64_t pass = x->pass;
     exec_begin_pass(x, &prefill, &decode);
     *ret_worked = prefill + decode > 0;
     if (!*ret_worked) {
@@ -809,11 +834,14 @@ int aq_executor_pass(struct aq_executor *x, bool *ret_worked, struct aq_err *ret
     x->left = x->program->op_count - x->ahead;
     x->ahead = 0;
     int rc = x->opts.serial ? run_serial(x) : run_overlapped(x);
-    if (rc < 0)
-        rc = fail(x, rc, reterr);
-    end = aq_clock_ns();
-    aq_trace_end(x->opts.trace, x->pass, end);
+    aq_trace_end(x->opts.trace, pass, aq_clock_ns());
     x->pass++;
+    assert(rc < 0 || !x->late); /* each op waits for its last turn */
+    x->late = x->left;
+    x->stats.early_passes += x->late > 0;
+    rc = rc < 0 ? rc : wait_for_last(x);
+    rc = rc < 0 ? fail(x, pass, rc, reterr) : 0;
+    end = aq_clock_ns();
     count_pass(x, prefill, decode, (double)(end - start) * 1e-9);
     if (x->opts.observe)
         x->opts.observe(x->opts.observe_user, false);

@@ -113,8 +113,11 @@ static struct aq_compute_cuda_row wanted(const struct aq_executor *x,
                                          const struct exec_logit_row *row)
 {
     struct aq_sequence *s = x->seat[row->seat].sequence;
-    struct aq_compute_cuda_row r = {
-        .sequence = s, .given = AQ_CUDA_CHOOSE, .top_count = place_of(s, row).top_count};
+    bool looked_at = x->seat[row->seat].over == AQ_FINISH_NONE;
+    struct aq_compute_cuda_row r = {.sequence = s,
+                                    .given = AQ_CUDA_CHOOSE,
+                                    .top_count = looked_at ? place_of(s, row).top_count : 0,
+                                    .seat = row->prompt_index < 0 ? row->seat : UINT32_MAX};
     if (row->prompt_index >= 0)
         r.given = s->prompt[row->prompt_index + 1];
     else if (s->token_count < s->given_count)
@@ -177,6 +180,15 @@ static void enqueue_round(struct aq_executor *x, const struct aq_op *op, struct 
     aq_compute_cuda_answer(x->opts.cuda);
 }
 
+static void put_answer(const struct place *p, const struct aq_cuda_choice *choice,
+                       const struct aq_cuda_top *top, bool counts)
+{
+    for (uint32_t n = 0; n < p->top_count; n++)
+        p->tops[n] = (struct aq_top){top[n].id, top[n].logprob};
+    if (p->logprob && counts)
+        *p->logprob = choice->logprob;
+}
+
 static void take_answers(struct aq_executor *x, const struct exec_batch *b,
                          const struct exec_round *round)
 {
@@ -186,13 +198,34 @@ static void take_answers(struct aq_executor *x, const struct exec_batch *b,
         const struct exec_logit_row *row = &b->logit_row[round->first + i];
         struct exec_seat *seat = &x->seat[row->seat];
         struct place p = place_of(seat->sequence, row);
+        if (seat->over != AQ_FINISH_NONE)
+            continue;
         bool chooses = record_row(seat, row, choice->bad_count);
-        for (uint32_t n = 0; n < p.top_count; n++, top++)
-            p.tops[n] = (struct aq_top){top->id, top->logprob};
-        if (p.logprob && (chooses || row->prompt_index >= 0))
-            *p.logprob = choice->logprob;
+        put_answer(&p, choice, top, chooses || row->prompt_index >= 0);
         if (chooses)
             seat->chosen = choice->token;
+        top += p.top_count;
+    }
+}
+
+/* The same of a micro-batch that has turned: its rows are others now. */
+static void take_early_answers(struct aq_executor *x, struct exec_batch *b,
+                               const struct exec_round *round)
+{
+    static const struct exec_logit_row next = {.prompt_index = -1};
+    const struct aq_cuda_top *top = round->answers.top;
+    uint32_t count = b->early_count;
+    assert(round->rows == count);
+    b->early_count = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct aq_cuda_choice *choice = &round->answers.choice[i];
+        struct aq_sequence *s = b->early[i];
+        if (!s)
+            continue;
+        struct place p = place_of(s, &next);
+        put_answer(&p, choice, top, !choice->bad_count);
+        exec_answered(x, s, choice->token, choice->bad_count > 0);
+        top += p.top_count;
     }
 }
 
@@ -207,6 +240,10 @@ bool exec_head_goes_on(struct aq_executor *x, const struct aq_op *op)
                        .logits = aq_compute_cuda_logits(x->opts.cuda),
                        .stat = aq_compute_cuda_stats(x->opts.cuda),
                        .first = round->first};
+    if (b->early_count) {
+        take_early_answers(x, b, round);
+        return false;
+    }
     if (round->on_host)
         aq_pool_run(x->opts.pool, choose_row, &c, round->rows);
     else

@@ -9,7 +9,8 @@
 /* Passes since load, by kind. */
 struct aq_engine_stats {
     uint64_t passes, prefill_passes, decode_passes, mixed_passes;
-    double prefill_s, decode_s, mixed_s;    /* mixed: a pass with prompt rows and decode rows */
+    uint64_t early_passes;               /* the one behind it began before its tokens were here */
+    double prefill_s, decode_s, mixed_s; /* mixed: a pass with prompt rows and decode rows */
     uint64_t prefill_tokens, decode_tokens; /* rows computed: prompt rows, decode rows */
     uint64_t shared_tokens; /* of prompts, not computed: other prompts begin with them, too */
     uint64_t generated_tokens;

@@ -37,11 +37,11 @@ static bool is_stop_id(const struct aq_sequence *s, uint32_t id)
     return false;
 }
 
-/* Appends the chosen token; returns how the sequence ends, or NONE. */
-static enum aq_finish append_token(struct aq_executor *x, struct exec_seat *seat)
+/* Appends a token; returns how the sequence ends, or NONE. */
+static enum aq_finish append_token(struct aq_executor *x, struct aq_sequence *s, uint32_t token,
+                                   bool bad)
 {
-    struct aq_sequence *s = seat->sequence;
-    if (seat->bad || seat->bad_prompt)
+    if (bad)
         return AQ_FINISH_ERROR;
     if (s->max_tokens == 0)
         return AQ_FINISH_LENGTH;
@@ -49,15 +49,35 @@ static enum aq_finish append_token(struct aq_executor *x, struct exec_seat *seat
         s->token_count++;
         return AQ_FINISH_NONE;
     }
-    s->tokens[s->token_count++] = seat->chosen;
+    s->tokens[s->token_count++] = token;
     x->stats.generated_tokens++;
-    if (is_stop_id(s, seat->chosen) && s->token_count > s->min_tokens) {
-        s->finish_id = seat->chosen;
+    if (is_stop_id(s, token) && s->token_count > s->min_tokens) {
+        s->finish_id = token;
         return AQ_FINISH_STOP_ID;
     }
     if (s->on_token && s->on_token(s))
         return AQ_FINISH_CALLER;
     return s->token_count >= s->max_tokens ? AQ_FINISH_LENGTH : AQ_FINISH_NONE;
+}
+
+static void finish(struct aq_executor *x, struct aq_sequence *s, enum aq_finish how)
+{
+    s->finish = how;
+    s->seat = -1;
+    x->stats.finished++;
+    push(&x->finished, s);
+}
+
+void exec_answered(struct aq_executor *x, struct aq_sequence *s, uint32_t token, bool bad)
+{
+    enum aq_finish how = append_token(x, s, token, bad);
+    if (s->seat < 0) { /* it has left */
+        assert(how != AQ_FINISH_NONE);
+        finish(x, s, how);
+        return;
+    }
+    x->seat[s->seat].asked = false;
+    x->seat[s->seat].over = how;
 }
 
 /* ---- seats ------------------------------------------------------------------------------- */
@@ -123,17 +143,18 @@ static bool has_ended(void *user, uint32_t seat_index)
     struct aq_executor *x = user;
     struct exec_seat *seat = &x->seat[seat_index];
     struct aq_sequence *s = seat->sequence;
-    if (!seat->has_chosen)
-        return false;
+    enum aq_finish how = seat->over;
+    bool leaves = exec_early_leaves(seat);
+    if (seat->has_chosen && how == AQ_FINISH_NONE)
+        how = append_token(x, s, seat->chosen, seat->bad || seat->bad_prompt);
     seat->has_chosen = false;
-    enum aq_finish how = append_token(x, seat);
-    if (how == AQ_FINISH_NONE)
+    if (how == AQ_FINISH_NONE && !leaves)
         return false;
     *seat = (struct exec_seat){.sequence = s}; /* for begins_alike(), while this turn lasts */
-    s->finish = how;
-    s->seat = -1;
-    x->stats.finished++;
-    push(&x->finished, s);
+    if (leaves)
+        s->seat = -1;
+    else
+        finish(x, s, how);
     return true;
 }
 
@@ -155,12 +176,16 @@ static void bind_decode(struct aq_executor *x, struct exec_batch *b, uint32_t se
     struct aq_sequence *s = x->seat[seat].sequence;
     struct aq_seat *at = &x->seats.seat[seat];
     uint32_t first = b->row_count, seen = at->seen - at->rows;
+    bool asked = x->seat[seat].asked, over = x->seat[seat].over != AQ_FINISH_NONE;
     for (uint32_t i = 0; i < at->rows; i++) {
-        b->id[first + i] = s->tokens[seen - at->prompt + i];
+        b->id[first + i] = asked  ? AQ_ID_CHOSEN + seat
+                           : over ? 0 /* nobody looks at the row */
+                                  : s->tokens[seen - at->prompt + i];
         b->position[first + i] = seen + i + exec_position_first(x, s);
     }
-    assert(at->rows == 1 || seen + at->rows <= at->prompt + s->given_count);
-    s->token_count = at->seen - at->prompt;
+    assert(at->rows == 1 || (!asked && seen + at->rows <= at->prompt + s->given_count));
+    if (!asked && !over)
+        s->token_count = at->seen - at->prompt;
     b->row_count += at->rows;
     b->given_rows += at->rows - 1;
     b->decode_seat[b->decode_count] = seat;
@@ -230,6 +255,7 @@ const struct aq_seats_ops exec_seats_ops = {.next = next_waiting,
 void exec_turn(struct aq_executor *x, uint32_t k)
 {
     struct exec_batch *b = &x->batch[k];
+    exec_early_begin_turn(x, k);
     b->row_count = b->logit_count = b->decode_count = b->prefill_count = b->prefill_rows = 0;
     b->given_rows = 0;
     aq_seats_turn(&x->seats, k);

@@ -8,6 +8,8 @@ enum { EMBED_THREADS = 256 };
 __global__ void __launch_bounds__(EMBED_THREADS) embed_row(struct aq_embed e, size_t panel_bytes)
 {
     uint32_t row = blockIdx.x, id = e.id[row];
+    if (e.chosen && id >= AQ_ID_CHOSEN)
+        id = e.chosen[id - AQ_ID_CHOSEN];
     const uint8_t *panel = static_cast<const uint8_t *>(e.table) + id / AQ_PANEL_ROWS * panel_bytes;
     size_t place = e.positions ? static_cast<size_t>(e.position[row]) * e.k : 0;
     for (uint32_t d = threadIdx.x; d < e.k; d += blockDim.x) {

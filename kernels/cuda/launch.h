@@ -140,6 +140,7 @@ struct aq_cuda_draw {
     float *before; /* [masked_count + seen_count] by penalise: the logits that it replaced */
     struct aq_cuda_top *tops; /* [top_count] */
     uint32_t top_count;
+    uint32_t *chosen; /* where the token stays for struct aq_embed; NULL: nowhere */
 };
 #define AQ_CUDA_CHOOSE UINT32_MAX
 

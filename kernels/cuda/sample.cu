@@ -297,8 +297,11 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 1)
     if (d->given == AQ_CUDA_CHOOSE && d->inverse > 0 && r.best > -INFINITY)
         token = static_cast<uint32_t>(draw(d, &r, s));
     float logit = raw_logit(d, r.logits, token, s);
-    if (threadIdx.x == 0)
+    if (threadIdx.x == 0) {
         rows.choices[blockIdx.x] = {token, raw->bad_count, logit - raw->log_sum_exp};
+        if (d->chosen)
+            *d->chosen = token;
+    }
 }
 
 int aq_cuda_sample(const struct aq_cuda_exec *ex, const struct aq_cuda_rows *r)

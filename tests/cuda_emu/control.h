@@ -52,6 +52,8 @@ struct aq_emu_timed {
 struct aq_emu_timed aq_emu_timed(void);
 /* Whether the device starts nothing for now, so that what is put into streams is there at once. */
 void aq_emu_hold(bool hold);
+/* In front of so many of 1000 items of work, drawn, the device sleeps for a millisecond. */
+void aq_emu_pauses(uint32_t permille);
 /* The n-th item from now (0: the next one) fails, and with it everything behind it. */
 void aq_emu_fail_after(uint64_t items);
 /* Clears a failure; nothing is in any stream. */

@@ -85,6 +85,7 @@ struct runtime {
     cudaError count_error = cudaSuccess, failed = cudaSuccess;
     size_t at = 0; /* the stream served last */
     bool held = false;
+    uint32_t pauses = 0; /* of 1000 items */
     uint64_t puts = 0;
     aq_emu_times times;
 
@@ -249,10 +250,13 @@ void carry_out(CUstream_st *s, std::unique_lock<std::mutex> &hold)
     if (i.kind == WORK && rt.fail_after >= 0 && rt.fail_after-- == 0) {
         fail_now();
     } else if (i.kind == WORK) {
+        bool pauses = rt.pauses && draw() % 1000 < rt.pauses;
         if (!rt.working)
             open_window();
         rt.working = true;
         hold.unlock();
+        if (pauses)
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
         i.work();
         hold.lock();
     } else if (i.kind == RECORD) {
@@ -396,6 +400,12 @@ void aq_emu_hold(bool held)
     std::lock_guard<std::mutex> hold(rt.lock);
     rt.held = held;
     rt.changed.notify_all();
+}
+
+void aq_emu_pauses(uint32_t permille)
+{
+    std::lock_guard<std::mutex> hold(rt.lock);
+    rt.pauses = permille;
 }
 
 void aq_emu_fail_after(uint64_t items)

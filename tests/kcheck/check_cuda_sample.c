@@ -22,6 +22,7 @@ struct rig {
     struct aq_cuda_draw draw[ROWS];
     uint32_t ids[ROWS][IDS], stop[ROWS][IDS], masked[ROWS][IDS];
     float *before, *logits;
+    uint32_t *chosen; /* [ROWS], in another order; of the last row nowhere */
     size_t stride;
     uint32_t vocab;
 };
@@ -89,7 +90,8 @@ static void make_row(struct kc *kc, struct rig *x, uint32_t r, uint32_t way)
                                        .seen_count = prompt + generated,
                                        .masked = x->masked[r],
                                        .masked_count = aq_sample_masked(s),
-                                       .before = x->before + 2 * IDS * r};
+                                       .before = x->before + 2 * IDS * r,
+                                       .chosen = r + 1 < ROWS ? &x->chosen[ROWS - 1 - r] : NULL};
     for (uint32_t i = 0; i < x->vocab; i++) { /* some that are impossible */
         if (kc_below(kc, 16) == 0)
             x->logits[r * x->stride + i] = -INFINITY;
@@ -102,12 +104,15 @@ struct expected {
     float logprob[ROWS];
 };
 
-static void check_choices(struct kc *kc, const struct aq_cuda_choice *got,
+static void check_choices(struct kc *kc, const struct rig *x, const struct aq_cuda_choice *got,
                           const struct aq_logits_stat *raw, const struct expected *want,
                           uint32_t first, uint32_t rows)
 {
     for (uint32_t i = 0; i < rows; i++) {
         uint32_t r = first + i;
+        const uint32_t *chosen = x->draw[r].chosen;
+        kc_expect(kc, !chosen || *chosen == want->token[r], "row %u: it keeps token %u, not %u", r,
+                  chosen ? *chosen : 0, want->token[r]);
         kc_expect(kc, got[i].token == want->token[r], "row %u: token %u, expected %u", r,
                   got[i].token, want->token[r]);
         kc_expect(kc, got[i].bad_count == raw[r].bad_count, "row %u: %u bad ones, expected %u", r,
@@ -140,6 +145,7 @@ static void check_tokens(struct kc *kc, uint32_t vocab, enum kc_fill fill, uint3
     x.stride = vocab + kc_below(kc, 5);
     x.logits = kc_in(kc, AQ_F32, fill, ROWS, vocab, x.stride);
     x.before = kc_bytes(kc, sizeof(float) * 2 * IDS * ROWS);
+    x.chosen = kc_bytes(kc, sizeof(*x.chosen) * ROWS);
     struct aq_sample_work work = {kc_bytes(kc, vocab * sizeof(*work.id)),
                                   kc_bytes(kc, vocab * sizeof(*work.weight)),
                                   kc_bytes(kc, vocab * sizeof(*work.logits)), kc_ref(kc)};
@@ -162,7 +168,7 @@ static void check_tokens(struct kc *kc, uint32_t vocab, enum kc_fill fill, uint3
     kc_ref(kc)->logits_stat(kc_exec(kc, 0),
                             &(struct aq_logits){now, rows.logits, x.stride, ROWS, vocab});
     kc_cuda_done(kc_cuda_kernels()->sample(kc_cuda(), &rows));
-    check_choices(kc, got, raw, &want, 0, ROWS);
+    check_choices(kc, &x, got, raw, &want, 0, ROWS);
     uint32_t r = kc_below(kc, ROWS); /* alone */
     struct aq_cuda_rows one = rows;
     one.draws += r;
@@ -171,7 +177,7 @@ static void check_tokens(struct kc *kc, uint32_t vocab, enum kc_fill fill, uint3
     one.logits += r * x.stride;
     one.rows = 1;
     kc_cuda_done(kc_cuda_kernels()->sample(kc_cuda(), &one));
-    check_choices(kc, got, raw, &want, r, 1);
+    check_choices(kc, &x, got, raw, &want, r, 1);
 }
 
 static void check_tops(struct kc *kc, uint32_t vocab, enum kc_fill fill)
