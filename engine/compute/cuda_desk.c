@@ -95,15 +95,16 @@ void desk_send(struct aq_compute_cuda *c)
 
 /* ---- tables of pages ---- */
 
-/* Brings the device's tables up to date, in front of all ops that follow on the stream.  False:
- * they were. */
-static bool send_changes(struct aq_compute_cuda *c)
+/* Brings the device's tables up to date, in front of all ops that follow on the stream. */
+static enum aq_cuda_changes send_changes(struct aq_compute_cuda *c)
 {
     struct change change[CHANGES_MAX];
     pthread_mutex_lock(&c->lock);
     uint32_t count = c->change_count;
     memcpy(change, c->change, count * sizeof(*change));
+    bool merged = c->changes_merged;
     c->change_count = 0;
+    c->changes_merged = false;
     pthread_mutex_unlock(&c->lock);
     struct aq_copy_piece piece[CHANGES_MAX];
     uint32_t pieces = 0;
@@ -118,7 +119,7 @@ static bool send_changes(struct aq_compute_cuda *c)
     }
     if (pieces && !desk_failed(c))
         desk_note(c, c->k->copy_pieces(&c->ex, piece, pieces), "copy_pieces");
-    return count > 0;
+    return merged ? AQ_CUDA_CHANGED_ALL : count ? AQ_CUDA_CHANGED : AQ_CUDA_UNCHANGED;
 }
 
 void aq_compute_cuda_tables(struct aq_compute_cuda *c, uint8_t *const *tables)
@@ -145,6 +146,7 @@ void aq_compute_cuda_changed(struct aq_compute_cuda *c, const void *at, size_t b
         }
         c->change[0] = (struct change){from, end};
         c->change_count = 1;
+        c->changes_merged = true;
     }
     pthread_mutex_unlock(&c->lock);
 }
@@ -179,7 +181,8 @@ void desk_launch(struct aq_compute_cuda *c, enum aq_cuda_kernel kernel, const vo
 
 /* ---- ops ---- */
 
-bool aq_compute_cuda_begin(struct aq_compute_cuda *c, void *stream, uint32_t desks, bool together)
+enum aq_cuda_changes aq_compute_cuda_begin(struct aq_compute_cuda *c, void *stream, uint32_t desks,
+                                           bool together)
 {
     assert(AQ_GPU_DESKS % desks == 0 && desks <= AQ_GPU_BUNDLE_DESKS && c->desk % desks == 0);
     c->desks = desks;

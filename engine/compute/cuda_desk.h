@@ -56,6 +56,7 @@ struct aq_compute_cuda {
         size_t from, end;
     } change[CHANGES_MAX];
     uint32_t change_count;
+    bool changes_merged; /* what lies between them is sent, too */
     pthread_mutex_t lock;
     int rc;
     const char *what; /* what failed first, and of which op */

@@ -37,9 +37,12 @@ const struct aq_compute *aq_compute_cuda_base(const struct aq_compute_cuda *c);
 /* Ops are put on a stream between begin and end, with so many desks (1, or AQ_GPU_BUNDLE_DESKS); of
  * AQ_GPU_DESKS, as many as the last ones took may still be on their way.  `together`: their
  * launches are made at the end, behind one copy of all that describes them, and as one graph where
- * the same came before; such ops fetch and answer nothing.  Next tells whose launches follow.  True
- * where changes of tables go to the device in front of the ops: aq_compute_cuda_changed. */
-bool aq_compute_cuda_begin(struct aq_compute_cuda *c, void *stream, uint32_t desks, bool together);
+ * the same came before; such ops fetch and answer nothing.  Next tells whose launches follow.  What
+ * changed of tables (aq_compute_cuda_changed) goes to the device in front of the ops: just that, or
+ * all that lies between the first change and the last. */
+enum aq_cuda_changes { AQ_CUDA_UNCHANGED, AQ_CUDA_CHANGED, AQ_CUDA_CHANGED_ALL };
+enum aq_cuda_changes aq_compute_cuda_begin(struct aq_compute_cuda *c, void *stream, uint32_t desks,
+                                           bool together);
 void aq_compute_cuda_next(struct aq_compute_cuda *c, uint32_t op);
 /* 0, or a code where something could not be launched; *ret_op is the op then, *ret_what names the
  * call, and *ret_why says what the driver said. */

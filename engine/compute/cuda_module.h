@@ -9,7 +9,7 @@
 #include "kernels/cuda/launch.h"
 #include "offload/gpu.h"
 
-enum { AQ_CUDA_MODULE_VERSION = 6 };
+enum { AQ_CUDA_MODULE_VERSION = 7 };
 #define AQ_CUDA_MODULE_SYMBOL "aq_cuda_module"
 
 struct aq_cuda_kernels {

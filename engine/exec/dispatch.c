@@ -76,8 +76,10 @@ int exec_enqueue(struct aq_executor *x, const uint32_t *ops, uint32_t count, boo
 {
     const char *what, *why;
     uint32_t failed;
-    if (aq_compute_cuda_begin(x->opts.cuda, stream, x->bundles ? AQ_GPU_BUNDLE_DESKS : 1, together))
-        x->tables_op = ops[0];
+    enum aq_cuda_changes sent =
+        aq_compute_cuda_begin(x->opts.cuda, stream, x->bundles ? AQ_GPU_BUNDLE_DESKS : 1, together);
+    if (sent != AQ_CUDA_UNCHANGED)
+        exec_early_sent(x, ops[0], sent == AQ_CUDA_CHANGED_ALL);
     for (uint32_t i = 0; i < count; i++) {
         const struct aq_op *op = &x->program->op[ops[i]];
         aq_compute_cuda_next(x->opts.cuda, i);

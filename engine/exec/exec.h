@@ -51,6 +51,10 @@ struct exec_batch {
      * had ended before; early_count 0: none. */
     struct aq_sequence **early;
     uint32_t early_count;
+    bool asks;      /* HEAD answers all rows at once, each with the next token of its sequence */
+    bool changed;   /* tables of its seats, since the last ops that were put on the stream */
+    uint32_t reads; /* in front of this op's launches the device reads such changes, which stay as
+                       they are until then; EXEC_NO_OP: none */
 };
 
 struct exec_list {
@@ -121,6 +125,12 @@ struct exec_move {
     struct aq_disk_transfer *transfer;
 };
 
+/* A pass: its rows, and when it began. */
+struct exec_pass {
+    uint32_t prefill, decode;
+    uint64_t start_ns;
+};
+
 /* A list of pieces under construction; the caller sets the direction. */
 struct exec_pieces {
     struct aq_copy_piece *piece;
@@ -159,19 +169,19 @@ struct aq_executor {
 
     /* Issue. */
     struct exec_lane lane[AQ_LANE_COUNT];
-    uint64_t *done; /* [op] passes in which the op has finished */
-    uint64_t pass;  /* number of the current pass */
-    uint32_t left;  /* ops of the current pass that have not finished */
-    uint32_t ahead; /* ops of the next pass that have finished */
-    uint32_t late;  /* ops of the last pass that have not finished */
+    uint64_t *done;             /* [op] passes in which the op has finished */
+    uint64_t pass;              /* number of the current pass */
+    uint32_t left;              /* ops of the current pass that have not finished */
+    uint32_t ahead;             /* ops of the next pass that have finished */
+    uint32_t late;              /* ops of the last pass that have not finished, */
+    struct exec_pass late_pass; /* whose time is counted when they have */
+    uint64_t ended_ns;          /* the last pass that has ended */
     /* early.c */
     struct {
-        bool allowed;
+        bool allowed, turning;
         uint32_t *head;           /* [micro-batches] the op */
         struct aq_sequence **row; /* [seats] of all micro-batches */
     } early;
-    uint32_t tables_op; /* in front of this op's launches the device reads changes of tables, which
-                           stay as they are until then; EXEC_NO_OP: none */
     /* On a GPU: [op] how often the op was issued, and its last place in its stream. */
     uint64_t *issued, *ticket;
     bool held;    /* a HEAD holds the compute lane: struct exec_round */
@@ -240,12 +250,19 @@ void exec_answered(struct aq_executor *x, struct aq_sequence *s, uint32_t token,
 /* ---- early.c ---- */
 int exec_early_open(struct aq_executor *x, struct aq_err *reterr);
 void exec_early_close(struct aq_executor *x);
+/* Says of a HEAD that is about to be put on the stream whether its micro-batch turns early. */
+void exec_early_asks(struct aq_executor *x, uint32_t k, const struct exec_round *round);
 /* May micro-batch k turn though its HEAD has not answered? */
 bool exec_early_may_turn(const struct aq_executor *x, uint32_t k);
-/* At the beginning of a turn: if it is such a one, its rows' answers are expected from now on. */
+/* Around a turn: of one that is early the rows' answers are expected, unless they are here. */
 void exec_early_begin_turn(struct aq_executor *x, uint32_t k);
-/* In such a turn: does the sequence leave whatever its token is? */
-bool exec_early_leaves(const struct exec_seat *seat);
+void exec_early_end_turn(struct aq_executor *x, uint32_t k);
+/* These bytes of tables of pages are others now. */
+void exec_early_changed(struct aq_executor *x, const void *at);
+/* Ops are on the stream, behind what the device reads of changes: those of the micro-batches that
+ * have some, or of what lies between them, too.  And: the op is over. */
+void exec_early_sent(struct aq_executor *x, uint32_t op, bool all);
+void exec_early_over(struct aq_executor *x, uint32_t op);
 
 /* ---- dispatch.c ---- */
 void exec_compute(struct aq_executor *x, const struct aq_op *op);

@@ -309,7 +309,9 @@ static int open_lanes(struct aq_executor *x, struct aq_err *reterr)
 
 static void tables_changed(void *user, const void *at, size_t bytes)
 {
-    aq_compute_cuda_changed(user, at, bytes);
+    struct aq_executor *x = user;
+    aq_compute_cuda_changed(x->opts.cuda, at, bytes);
+    exec_early_changed(x, at);
 }
 
 int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *opts,
@@ -342,7 +344,7 @@ int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *op
         .plan = x->plan,
         .kv_heads = x->steps->kv_heads,
         .changed = opts->cuda ? tables_changed : NULL,
-        .user = opts->cuda,
+        .user = x,
     };
     rc = rc < 0 ? rc : exec_profile_open(x, reterr);
     rc = rc < 0 ? rc : take_buffers(x, reterr);
@@ -469,15 +471,31 @@ static bool is_ready(const struct aq_executor *x, uint32_t op_index, uint64_t pa
     return true;
 }
 
+/* A pass has ended: counts its time, which is from its begin or the end of the one before. */
+static void count_time(struct aq_executor *x, const struct exec_pass *p)
+{
+    struct aq_engine_stats *st = &x->stats;
+    uint64_t now_ns = aq_clock_ns();
+    double seconds = (double)(now_ns - aq_max_u64(p->start_ns, x->ended_ns)) * 1e-9;
+    x->ended_ns = now_ns;
+    st->last_pass_s = seconds;
+    if (p->prefill && p->decode)
+        st->mixed_s += seconds;
+    else if (p->prefill)
+        st->prefill_s += seconds;
+    else
+        st->decode_s += seconds;
+}
+
 static void mark_done(struct aq_executor *x, uint32_t op_index)
 {
     uint64_t pass = x->done[op_index]++;
     if (pass == x->pass)
         x->left--;
-    else if (pass < x->pass)
-        x->late--;
-    else
+    else if (pass > x->pass)
         x->ahead++;
+    else if (--x->late == 0)
+        count_time(x, &x->late_pass);
 }
 
 /* All micro-batches have turned: the next pass may begin, though ops of this one may still be in
@@ -694,8 +712,7 @@ static bool head_goes_on(struct aq_executor *x, uint32_t op_index, int *ret_rc)
 /* An op with work has finished, and so have the ops without work right behind it in its lane. */
 static void finish_op(struct aq_executor *x, uint32_t op_index)
 {
-    if (op_index == x->tables_op)
-        x->tables_op = EXEC_NO_OP;
+    exec_early_over(x, op_index);
     enum aq_lane l = (enum aq_lane)x->program->op[op_index].lane;
     struct exec_lane *lane = &x->lane[l];
     struct aq_device_span *span = &x->job[op_index].span;
@@ -780,23 +797,19 @@ static int run_serial(struct aq_executor *x)
 
 /* ---- passes ------------------------------------------------------------------------------ */
 
-static void count_pass(struct aq_executor *x, uint32_t prefill, uint32_t decode, double seconds)
+/* Counts the rows of a pass that has been issued. */
+static void count_rows(struct aq_executor *x, const struct exec_pass *p)
 {
     struct aq_engine_stats *st = &x->stats;
     st->passes++;
-    st->prefill_tokens += prefill;
-    st->decode_tokens += decode;
-    st->last_pass_s = seconds;
-    if (prefill && decode) {
+    st->prefill_tokens += p->prefill;
+    st->decode_tokens += p->decode;
+    if (p->prefill && p->decode)
         st->mixed_passes++;
-        st->mixed_s += seconds;
-    } else if (prefill) {
+    else if (p->prefill)
         st->prefill_passes++;
-        st->prefill_s += seconds;
-    } else {
+    else
         st->decode_passes++;
-        st->decode_s += seconds;
-    }
 }
 
 static int fail(struct aq_executor *x, uint64_t pass, int rc, struct aq_err *reterr)
@@ -818,10 +831,10 @@ static int fail(struct aq_executor *x, uint64_t pass, int rc, struct aq_err *ret
 
 int aq_executor_pass(struct aq_executor *x, bool *ret_worked, struct aq_err *reterr)
 {
-    uint32_t prefill, decode;
+    struct exec_pass now;
     uint64_t pass = x->pass;
-    exec_begin_pass(x, &prefill, &decode);
-    *ret_worked = prefill + decode > 0;
+    exec_begin_pass(x, &now.prefill, &now.decode);
+    *ret_worked = now.prefill + now.decode > 0;
     if (!*ret_worked) {
         assert(!x->waiting.first);
         return 0;
@@ -829,20 +842,23 @@ int aq_executor_pass(struct aq_executor *x, bool *ret_worked, struct aq_err *ret
     if (x->opts.observe)
         x->opts.observe(x->opts.observe_user, true);
     aq_program_annotate(x->cost, x->program, x->steps, x->plan, x->stream, x->pass_shape);
-    uint64_t start = aq_clock_ns(), end;
-    aq_trace_begin(x->opts.trace, x->pass, start, x->cost, prefill, decode);
+    now.start_ns = aq_clock_ns();
+    aq_trace_begin(x->opts.trace, pass, now.start_ns, x->cost, now.prefill, now.decode);
     x->left = x->program->op_count - x->ahead;
     x->ahead = 0;
     int rc = x->opts.serial ? run_serial(x) : run_overlapped(x);
     aq_trace_end(x->opts.trace, pass, aq_clock_ns());
     x->pass++;
     assert(rc < 0 || !x->late); /* each op waits for its last turn */
-    x->late = x->left;
+    x->late = rc < 0 ? 0 : x->left;
+    x->late_pass = now;
+    count_rows(x, &now);
+    if (x->late)
+        rc = wait_for_last(x);
+    else
+        count_time(x, &now);
     x->stats.early_passes += x->late > 0;
-    rc = rc < 0 ? rc : wait_for_last(x);
     rc = rc < 0 ? fail(x, pass, rc, reterr) : 0;
-    end = aq_clock_ns();
-    count_pass(x, prefill, decode, (double)(end - start) * 1e-9);
     if (x->opts.observe)
         x->opts.observe(x->opts.observe_user, false);
     return rc;

@@ -64,6 +64,8 @@ static void choose_row(void *arg, uint32_t tile, uint32_t worker)
     const float *logits = c->logits + (size_t)tile * vocab;
     const struct aq_logits_stat *stat = &c->stat[tile];
     struct place p = place_of(s, row);
+    if (seat->over != AQ_FINISH_NONE)
+        return;
     bool chooses = record_row(seat, row, stat->bad_count);
     if (!chooses && row->prompt_index < 0)
         return;
@@ -264,5 +266,7 @@ void exec_head(struct aq_executor *x, const struct aq_op *op)
     /* There is only one buffer for logits on the host. */
     round->holds =
         round->on_host || round->first + round->rows < x->batch[op->micro_batch].logit_count;
+    if (round->first == 0)
+        exec_early_asks(x, op->micro_batch, round);
     enqueue_round(x, op, round, tops);
 }

@@ -68,6 +68,15 @@ static void finish(struct aq_executor *x, struct aq_sequence *s, enum aq_finish 
     push(&x->finished, s);
 }
 
+/* The sequence has ended, and its next row is on its way: it leaves at the next turn.  Until then
+ * its last token does not count, so that who keeps its tokens meanwhile keeps those of a sequence
+ * that goes on. */
+static void stay_over(struct exec_seat *seat, enum aq_finish how)
+{
+    seat->over = how;
+    seat->sequence->token_count -= how != AQ_FINISH_ERROR;
+}
+
 void exec_answered(struct aq_executor *x, struct aq_sequence *s, uint32_t token, bool bad)
 {
     enum aq_finish how = append_token(x, s, token, bad);
@@ -77,7 +86,8 @@ void exec_answered(struct aq_executor *x, struct aq_sequence *s, uint32_t token,
         return;
     }
     x->seat[s->seat].asked = false;
-    x->seat[s->seat].over = how;
+    if (how != AQ_FINISH_NONE)
+        stay_over(&x->seat[s->seat], how);
 }
 
 /* ---- seats ------------------------------------------------------------------------------- */
@@ -137,25 +147,43 @@ static void has_sat(void *user, uint32_t seat)
     q->seat = (int32_t)seat;
 }
 
-/* Appends the token that HEAD has chosen; without one, the sequence's rows are still to come. */
+static bool leave_seat(struct exec_seat *seat)
+{
+    *seat = (struct exec_seat){.sequence = seat->sequence}; /* for begins_alike(), in this turn */
+    return true;
+}
+
+/* Appends the token that HEAD has chosen; without one, the sequence's rows are still to come.  In
+ * an early turn a token may be still to come, too: then who leaves is who has no room for
+ * another. */
 static bool has_ended(void *user, uint32_t seat_index)
 {
     struct aq_executor *x = user;
     struct exec_seat *seat = &x->seat[seat_index];
     struct aq_sequence *s = seat->sequence;
+    bool last = s->token_count + 1 >= s->max_tokens;
     enum aq_finish how = seat->over;
-    bool leaves = exec_early_leaves(seat);
-    if (seat->has_chosen && how == AQ_FINISH_NONE)
-        how = append_token(x, s, seat->chosen, seat->bad || seat->bad_prompt);
-    seat->has_chosen = false;
-    if (how == AQ_FINISH_NONE && !leaves)
-        return false;
-    *seat = (struct exec_seat){.sequence = s}; /* for begins_alike(), while this turn lasts */
-    if (leaves)
-        s->seat = -1;
-    else
+    if (how != AQ_FINISH_NONE) {
+        s->token_count += how != AQ_FINISH_ERROR;
         finish(x, s, how);
-    return true;
+        return leave_seat(seat);
+    }
+    if (seat->asked) {
+        s->seat = last ? -1 : s->seat;
+        return last && leave_seat(seat);
+    }
+    if (!seat->has_chosen)
+        return false;
+    seat->has_chosen = false;
+    how = append_token(x, s, seat->chosen, seat->bad || seat->bad_prompt);
+    if (how == AQ_FINISH_NONE)
+        return false;
+    if (x->early.turning && !last) {
+        stay_over(seat, how);
+        return false;
+    }
+    finish(x, s, how);
+    return leave_seat(seat);
 }
 
 static void is_gone(void *user, uint32_t seat)
@@ -259,6 +287,7 @@ void exec_turn(struct aq_executor *x, uint32_t k)
     b->row_count = b->logit_count = b->decode_count = b->prefill_count = b->prefill_rows = 0;
     b->given_rows = 0;
     aq_seats_turn(&x->seats, k);
+    exec_early_end_turn(x, k);
 }
 
 /* ---- passes ------------------------------------------------------------------------------ */

@@ -39,8 +39,9 @@ static struct {
 struct job {
     uint64_t seed;
     uint32_t sequences, micro_batches, micro_batch;
-    uint32_t pauses;                /* aq_emu_pauses */
-    bool refill, share, drops, few; /* few: tokens of each */
+    uint32_t pauses; /* aq_emu_pauses */
+    bool refill, share, drops;
+    bool few, watched; /* tokens of each; some show their logits */
 };
 
 struct record {
@@ -48,6 +49,7 @@ struct record {
     uint32_t prompt[PROMPT], tokens[TOKENS], stops[STOPS], forced[TOKENS];
     float logprobs[TOKENS], prompt_logprob[PROMPT];
     struct aq_top tops[TOKENS * TOPS];
+    uint32_t looked_at;      /* rows of logits, by on_logits */
     uint32_t shown, ends_at; /* tokens that on_token has seen, and after which it says no */
     bool came_back;
 };
@@ -63,6 +65,14 @@ static bool show(struct aq_sequence *s)
     struct record *r = s->user;
     assert_int_equal(s->token_count, s->given_count + ++r->shown);
     return s->token_count == r->ends_at;
+}
+
+static void look(struct aq_sequence *s, uint32_t step, uint32_t worker, const float *logits,
+                 const struct aq_logits_stat *stat)
+{
+    struct record *r = s->user;
+    assert_int_equal(step, s->token_count);
+    r->looked_at++;
 }
 
 static void draw_record(struct record *r, const struct job *j, uint32_t i)
@@ -102,6 +112,7 @@ static void draw_record(struct record *r, const struct job *j, uint32_t i)
         .tops = r->tops,
         .user = r,
     };
+    s->on_logits = j->watched && !below(seed, i, 16, 3) ? look : NULL;
     s->prompt_logprobs = scores || !below(seed, i, 13, 8);
     s->prompt_logprob = s->prompt_logprobs ? r->prompt_logprob : NULL;
     r->ends_at = below(seed, i, 14, 2 * TOKENS);
@@ -120,6 +131,7 @@ static void draw_job(struct job *j, uint64_t seed)
                       .share = below(seed, 1000, 4, 2) > 0,
                       .drops = below(seed, 1000, 5, 3) == 0,
                       .few = below(seed, 1000, 6, 3) == 0,
+                      .watched = below(seed, 1000, 8, 4) == 0,
                       .pauses = below(seed, 1000, 7, 2) * 40};
 }
 
@@ -168,8 +180,8 @@ static void take_finished(struct aq_engine *e)
     }
 }
 
-/* Some of the records come later than the others; returns how many passes began early. */
-static uint64_t run(struct record *r, const struct job *j, bool serial)
+/* Some of the records come later than the others. */
+static struct aq_engine_stats run(struct record *r, const struct job *j, bool serial)
 {
     struct aq_engine *e;
     struct aq_engine_stats st;
@@ -188,7 +200,7 @@ static uint64_t run(struct record *r, const struct job *j, bool serial)
     aq_engine_stats(e, &st);
     assert_int_equal(st.finished, j->sequences);
     aq_engine_close(e);
-    return st.early_passes;
+    return st;
 }
 
 static void expect_same(const struct record *got, const struct record *want, const struct job *j,
@@ -199,7 +211,7 @@ static void expect_same(const struct record *got, const struct record *want, con
     /* Nothing is written behind the last token either. */
     bool same = got->came_back && want->came_back && g->token_count == n && g->seat == -1 &&
                 g->finish == w->finish && g->finish_id == w->finish_id &&
-                got->shown == want->shown &&
+                got->shown == want->shown && got->looked_at == want->looked_at &&
                 memcmp(got->tokens, want->tokens, sizeof(got->tokens)) == 0 &&
                 memcmp(got->logprobs, want->logprobs, sizeof(got->logprobs)) == 0 &&
                 memcmp(got->tops, want->tops, sizeof(got->tops)) == 0 &&
@@ -221,12 +233,18 @@ static void tokens_are_those_of_passes_that_wait(void **state)
     for (uint64_t seed = FIRST; seed < FIRST + jobs; seed++) {
         struct job j;
         draw_job(&j, seed);
-        assert_int_equal(run(want, &j, true), 0);
-        early += run(got, &j, false);
+        assert_int_equal(run(want, &j, true).early_passes, 0);
+        struct aq_engine_stats one = run(got, &j, false), two;
+        early += one.early_passes;
         for (uint32_t i = 0; i < j.sequences; i++) {
             expect_same(&got[i], &want[i], &j, i);
             ends[want[i].s.finish]++;
         }
+        /* Who sits beside whom does not depend on when tokens come. */
+        j.pauses = j.pauses ? 0 : 40;
+        two = run(got, &j, false);
+        assert_int_equal(two.passes, one.passes);
+        assert_int_equal(two.decode_tokens, one.decode_tokens);
     }
     print_message("%llu passes began early; ends: length %u, stop %u, caller %u, error %u\n",
                   (unsigned long long)early, ends[AQ_FINISH_LENGTH], ends[AQ_FINISH_STOP_ID],
