@@ -65,7 +65,7 @@ static struct aq_mem_usage *find_row(struct aq_mem *m, enum aq_tier tier, const 
 
 /* Maps bytes (a multiple of 2 MiB) on a 2 MiB boundary, so that every page can be a huge one, and
  * touches them: the kernel hands out zeroed pages once, here, and not in the middle of a pass. */
-static void *map_huge(size_t bytes)
+static void *map_huge(size_t bytes, aq_mem_place_fn *place, void *user)
 {
     size_t with_slack = bytes + HUGE_BYTES;
     char *base = mmap(NULL, with_slack, PROT_READ | PROT_WRITE,
@@ -79,6 +79,8 @@ static void *map_huge(size_t bytes)
     if (tail)
         munmap(start + bytes, tail);
     madvise(start, bytes, MADV_HUGEPAGE);
+    if (place)
+        place(user, start, bytes);
     for (size_t at = 0; at < bytes; at += 4096)
         ((volatile char *)start)[at] = 0;
     return start;
@@ -130,12 +132,18 @@ void aq_mem_uncount(struct aq_mem *m, enum aq_tier tier, const char *purpose, si
 int aq_mem_alloc(void **ret, struct aq_mem *m, enum aq_tier tier, const char *purpose, size_t bytes,
                  struct aq_err *reterr)
 {
+    return aq_mem_alloc_placed(ret, m, tier, purpose, bytes, NULL, NULL, reterr);
+}
+
+int aq_mem_alloc_placed(void **ret, struct aq_mem *m, enum aq_tier tier, const char *purpose,
+                        size_t bytes, aq_mem_place_fn *place, void *user, struct aq_err *reterr)
+{
     assert(ret);
     int rc = aq_mem_count(m, tier, purpose, bytes, reterr);
     if (rc < 0)
         return rc;
     size_t rounded = aq_mem_rounded(bytes);
-    void *p = rounded >= HUGE_BYTES ? map_huge(rounded) : take_small(rounded);
+    void *p = rounded >= HUGE_BYTES ? map_huge(rounded, place, user) : take_small(rounded);
     if (!p) {
         aq_mem_uncount(m, tier, purpose, bytes);
         return aq_error_memory(reterr, "%zu bytes for %s, which the operating system refused",

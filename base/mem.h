@@ -29,6 +29,11 @@ void aq_mem_close(struct aq_mem *m);
  * a string literal, by which totals are kept.  -ENOMEM with both figures at the tier's limit. */
 int aq_mem_alloc(void **ret, struct aq_mem *m, enum aq_tier tier, const char *purpose, size_t bytes,
                  struct aq_err *reterr);
+/* The same; `place` is called with a buffer of mapped pages before any is touched, to say where
+ * they should lie.  Smaller ones are never asked about. */
+typedef void aq_mem_place_fn(void *user, void *p, size_t bytes);
+int aq_mem_alloc_placed(void **ret, struct aq_mem *m, enum aq_tier tier, const char *purpose,
+                        size_t bytes, aq_mem_place_fn *place, void *user, struct aq_err *reterr);
 /* Accounts for memory from another allocator (a GPU's driver): the same limits, totals and -ENOMEM,
  * but no bytes. */
 int aq_mem_count(struct aq_mem *m, enum aq_tier tier, const char *purpose, size_t bytes,

@@ -25,15 +25,19 @@ struct aq_pool {
     int spin_max;
     pthread_t *handle;
     struct worker {
-        struct aq_pool *pool;
-        uint32_t index;
+        _Alignas(64) struct aq_pool *pool;
+        uint32_t index, group;
+        uint64_t own, others; /* tiles that it has taken of its group's share, and of others' */
     } * worker;
+    struct aq_groups groups;
     /* Of the grid at hand.  A worker that comes late may read those of the next one, but then finds
      * that `claim` has changed. */
     _Atomic(aq_tile_fn *) fn;
     _Atomic(void *) arg;
     atomic_uint tiles;
-    _Alignas(64) _Atomic uint64_t claim; /* generation, and the next tile to claim of it */
+    struct {
+        _Alignas(64) _Atomic uint64_t next; /* generation, and the next tile to claim of it */
+    } claim[AQ_GROUPS_MAX];
     _Alignas(64) atomic_uint generation; /* rises with each grid; workers wait for it to change */
     _Alignas(64) atomic_uint done;       /* tiles */
     atomic_uint sleepers;
@@ -57,20 +61,43 @@ static inline void relax(void)
 #endif
 }
 
-/* Works on the grid of this generation as long as it has tiles; how many that were. */
-static uint32_t claim_tiles(struct aq_pool *p, uint32_t generation, uint32_t worker)
+static void count_taken(struct worker *w, uint32_t group, uint32_t tiles)
 {
-    uint64_t claim = atomic_load_explicit(&p->claim, memory_order_acquire);
+    if (!tiles) /* it may have come late, and nobody waits for it */
+        return;
+    if (group == w->group)
+        w->own += tiles;
+    else
+        w->others += tiles;
+}
+
+/* Works on a group's share of the grid of this generation as long as it has tiles; how many that
+ * were. */
+static uint32_t claim_share(struct aq_pool *p, uint32_t generation, uint32_t group, uint32_t worker)
+{
+    _Atomic uint64_t *next = &p->claim[group].next;
+    uint64_t claim = atomic_load_explicit(next, memory_order_acquire);
     uint32_t tiles = atomic_load_explicit(&p->tiles, memory_order_acquire), count = 0;
-    while (claim >> 32 == generation && (uint32_t)claim < tiles) {
-        if (!atomic_compare_exchange_weak_explicit(&p->claim, &claim, claim + 1,
-                                                   memory_order_acq_rel, memory_order_acquire))
+    uint64_t end = aq_groups_first(&p->groups, group + 1, tiles);
+    while (claim >> 32 == generation && (uint32_t)claim < end) {
+        if (!atomic_compare_exchange_weak_explicit(next, &claim, claim + 1, memory_order_acq_rel,
+                                                   memory_order_acquire))
             continue;
         aq_tile_fn *fn = atomic_load_explicit(&p->fn, memory_order_relaxed);
         fn(atomic_load_explicit(&p->arg, memory_order_relaxed), (uint32_t)claim, worker);
         count++;
-        claim = atomic_load_explicit(&p->claim, memory_order_acquire);
+        claim = atomic_load_explicit(next, memory_order_acquire);
     }
+    count_taken(&p->worker[worker], group, count);
+    return count;
+}
+
+/* The worker's own group's share first. */
+static uint32_t claim_tiles(struct aq_pool *p, uint32_t generation, uint32_t worker)
+{
+    uint32_t count = 0, own = p->worker[worker].group, groups = p->groups.count;
+    for (uint32_t i = 0; i < groups; i++)
+        count += claim_share(p, generation, (own + i) % groups, worker);
     return count;
 }
 
@@ -140,14 +167,18 @@ int aq_pool_open(struct aq_pool **ret, uint32_t threads, struct aq_err *reterr)
     memset(p, 0, sizeof(*p));
     p->threads = threads;
     p->spin_max = threads <= usable_cpus() ? SPIN_MAX : 0;
+    p->groups = (struct aq_groups){.count = 1, .end = {threads}};
     p->handle = calloc(threads, sizeof(*p->handle));
-    p->worker = calloc(threads, sizeof(*p->worker));
+    p->worker = aligned_alloc(_Alignof(struct worker), threads * sizeof(*p->worker));
+    if (p->worker)
+        memset(p->worker, 0, threads * sizeof(*p->worker));
     if (!p->handle || !p->worker) {
         aq_pool_close(p);
         return aq_error_memory(reterr, "worker pool of %u threads", threads);
     }
     for (uint32_t i = 1; i < threads; i++) {
-        p->worker[i] = (struct worker){p, i};
+        p->worker[i].pool = p;
+        p->worker[i].index = i;
         int rc = aq_thread_start(&p->handle[i], NULL, worker_main, &p->worker[i]);
         if (rc) {
             aq_pool_close(p);
@@ -200,6 +231,66 @@ uint32_t aq_pool_bind(struct aq_pool *p)
     return owner;
 }
 
+bool aq_pool_spread(struct aq_pool *p, const struct aq_groups *groups,
+                    const struct aq_cpus cpus[AQ_GROUPS_MAX])
+{
+    assert(groups->count <= AQ_GROUPS_MAX && groups->end[groups->count - 1] == p->threads);
+    for (uint32_t i = 0, g = 0; i < p->threads; i++) {
+        cpu_set_t set;
+        g += i == groups->end[g];
+        CPU_ZERO(&set);
+        for (uint32_t cpu = 0; cpu < AQ_THREADS_MAX; cpu++) {
+            if (cpus[g].bits[cpu / 64] >> cpu % 64 & 1)
+                CPU_SET(cpu, &set);
+        }
+        if (i && pthread_setaffinity_np(p->handle[i], sizeof(set), &set))
+            return false; /* the first of them: those of a process are all alike */
+    }
+    for (uint32_t i = 0, g = 0; i < p->threads; i++) {
+        g += i == groups->end[g];
+        p->worker[i].group = g;
+    }
+    p->groups = *groups;
+    return true;
+}
+
+const struct aq_groups *aq_pool_groups(const struct aq_pool *p)
+{
+    return &p->groups;
+}
+
+void aq_pool_taken(const struct aq_pool *p, uint32_t group, uint64_t *ret_own, uint64_t *ret_others)
+{
+    *ret_own = *ret_others = 0;
+    for (uint32_t i = 0; i < p->threads; i++) {
+        const struct worker *w = &p->worker[i];
+        *ret_own += w->group == group ? w->own : 0;
+        *ret_others += w->group == group ? w->others : 0;
+    }
+}
+
+void aq_claims_open(struct aq_claims *c, const struct aq_pool *p, uint32_t units, uint32_t each)
+{
+    for (uint32_t g = 0; g < p->groups.count; g++) {
+        c->group[g].next = (uint32_t)aq_groups_first(&p->groups, g, units) * each;
+        c->group[g].end = (uint32_t)aq_groups_first(&p->groups, g + 1, units) * each;
+    }
+}
+
+uint32_t aq_claims_next(struct aq_claims *c, struct aq_pool *p, uint32_t worker)
+{
+    struct worker *w = &p->worker[worker];
+    for (uint32_t i = 0; i < p->groups.count; i++) {
+        uint32_t g = (w->group + i) % p->groups.count;
+        uint32_t tile = __atomic_fetch_add(&c->group[g].next, 1, __ATOMIC_RELAXED);
+        if (tile < c->group[g].end) {
+            count_taken(w, g, 1);
+            return tile;
+        }
+    }
+    return AQ_NO_TILE;
+}
+
 void aq_pool_run(struct aq_pool *p, aq_tile_fn *fn, void *arg, uint32_t tiles)
 {
     assert(tiles < CLOSED);
@@ -210,12 +301,17 @@ void aq_pool_run(struct aq_pool *p, aq_tile_fn *fn, void *arg, uint32_t tiles)
     }
     unsigned generation = atomic_load_explicit(&p->generation, memory_order_relaxed) + 1;
     /* First nothing more can be claimed of the last grid, then the new one is written down. */
-    atomic_store_explicit(&p->claim, (uint64_t)generation << 32 | CLOSED, memory_order_relaxed);
+    for (uint32_t g = 0; g < p->groups.count; g++)
+        atomic_store_explicit(&p->claim[g].next, (uint64_t)generation << 32 | CLOSED,
+                              memory_order_relaxed);
     atomic_store_explicit(&p->tiles, tiles, memory_order_release);
     atomic_store_explicit(&p->fn, fn, memory_order_relaxed);
     atomic_store_explicit(&p->arg, arg, memory_order_relaxed);
     atomic_store_explicit(&p->done, 0, memory_order_relaxed);
-    atomic_store_explicit(&p->claim, (uint64_t)generation << 32, memory_order_release);
+    for (uint32_t g = 0; g < p->groups.count; g++)
+        atomic_store_explicit(&p->claim[g].next,
+                              (uint64_t)generation << 32 | aq_groups_first(&p->groups, g, tiles),
+                              memory_order_release);
     atomic_store(&p->generation, generation);
     if (atomic_load(&p->sleepers) > 0)
         futex_wake_all(&p->generation);

@@ -1,18 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0
  * base/threads.h - threads, and a worker pool for data-parallel grids of tiles.  Tiles are claimed
  * dynamically; a tile owns its outputs, so which worker runs it never changes a result.  One grid
- * runs at a time, started by the one thread that owns the pool; that thread works too. */
+ * runs at a time, started by the one thread that owns the pool; that thread works too.
+ *
+ * Workers may stand in groups, each near memory of its own (a NUMA node).  Then every grid is cut
+ * between the groups, from its first tile to its last, as the workers are; a group takes its own
+ * tiles first, and those that others have left after that.  Who lays data that tiles read in parts
+ * that are cut the same way (aq_groups_first) has them read nearby, whatever the kernel. */
 #ifndef AQ_BASE_THREADS_H
 #define AQ_BASE_THREADS_H
 
 #include "base/err.h"
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 
-enum { AQ_THREADS_MAX = 1024 };
+enum { AQ_THREADS_MAX = 1024, AQ_GROUPS_MAX = 8 };
 
 struct aq_pool;
+
+/* Groups of workers: group g has those from end[g - 1] (0: from the first) to end[g]. */
+struct aq_groups {
+    uint32_t count, end[AQ_GROUPS_MAX];
+};
+
+/* Of `total` things that all workers share the first that is group g's; total for g = count. */
+static inline uint64_t aq_groups_first(const struct aq_groups *s, uint32_t g, uint64_t total)
+{
+    return g ? total * s->end[g - 1] / s->end[s->count - 1] : 0;
+}
+
+/* CPUs by number. */
+struct aq_cpus {
+    uint64_t bits[AQ_THREADS_MAX / 64];
+};
 
 /* Runs tile `tile` on worker `worker` (0 <= worker < aq_pool_threads). */
 typedef void aq_tile_fn(void *arg, uint32_t tile, uint32_t worker);
@@ -35,7 +57,32 @@ uint32_t aq_pool_threads(const struct aq_pool *p);
  * it. */
 uint32_t aq_pool_bind(struct aq_pool *p);
 
+/* Puts the workers in groups, of at least one each, and group g's on cpus[g]; the thread that owns
+ * the pool counts as the first, and stays where it is.  Before the first grid.  False, and there is
+ * one group as before, where the system forbids it. */
+bool aq_pool_spread(struct aq_pool *p, const struct aq_groups *groups,
+                    const struct aq_cpus cpus[AQ_GROUPS_MAX]);
+const struct aq_groups *aq_pool_groups(const struct aq_pool *p);
+/* Tiles that a group's workers have taken of their own share so far, and of others'.  Between
+ * grids; in one group all are its own. */
+void aq_pool_taken(const struct aq_pool *p, uint32_t group, uint64_t *ret_own,
+                   uint64_t *ret_others);
+
 /* Returns when all tiles are done; their outputs are visible to the caller.  Never allocates. */
 void aq_pool_run(struct aq_pool *p, aq_tile_fn *fn, void *arg, uint32_t tiles);
+
+/* A grid inside of a grid's tiles, for workers that want to know their next tile ahead: `units` of
+ * `each` tiles, cut between groups where units end. */
+struct aq_claims {
+    struct {
+        uint32_t next; /* atomically */
+        uint32_t end;
+        uint8_t apart[56]; /* a cache line for each group */
+    } group[AQ_GROUPS_MAX];
+};
+#define AQ_NO_TILE UINT32_MAX
+void aq_claims_open(struct aq_claims *c, const struct aq_pool *p, uint32_t units, uint32_t each);
+/* The next tile for this worker; AQ_NO_TILE: none is left. */
+uint32_t aq_claims_next(struct aq_claims *c, struct aq_pool *p, uint32_t worker);
 
 #endif

@@ -95,20 +95,45 @@ static size_t pinned_bytes(const struct aq_device *d, enum aq_device_memory memo
     return memory == AQ_MEMORY_PINNED && d->ops->pin ? aq_max_u64(bytes, AQ_PANEL_ALIGN) : bytes;
 }
 
+/* What of a buffer groups of workers share. */
+struct shares {
+    struct aq_device *d;
+    const struct aq_device_shared *shared;
+    uint32_t count;
+};
+
+static void place_shares(void *user, void *p, size_t bytes)
+{
+    const struct shares *s = user;
+    const struct aq_numa *numa = s->d->opts.numa;
+    for (uint32_t i = 0; i < s->count; i++) {
+        const struct aq_device_shared *a = &s->shared[i];
+        assert(a->offset + a->count * a->unit <= bytes);
+        aq_numa_bind_parts(numa, (uint8_t *)p + a->offset, a->count, a->unit);
+        for (uint32_t g = 0; g < numa->groups.count; g++)
+            s->d->group_bytes[g] += (aq_groups_first(&numa->groups, g + 1, a->count) -
+                                     aq_groups_first(&numa->groups, g, a->count)) *
+                                    a->unit;
+    }
+}
+
 /* Host memory, on the node that it is for. */
 static int take_host(struct aq_device *d, void **ret, enum aq_device_memory memory,
-                     const char *purpose, size_t bytes, struct aq_err *reterr)
+                     const char *purpose, size_t bytes, struct shares *shares,
+                     struct aq_err *reterr)
 {
     enum aq_tier tier = aq_device_tier(d, memory);
     const struct aq_numa *numa = d->opts.numa;
     bool staged = memory == AQ_MEMORY_PINNED || (memory == AQ_MEMORY_DEVICE && d->separate);
     struct aq_numa_target target = {AQ_NUMA_ANYWHERE, 0};
     struct aq_numa_scope scope;
+    bool parts = numa && numa->large.kind == AQ_NUMA_PARTS && shares->count;
     if (numa)
-        target = staged ? numa->staged : numa->large;
+        target = staged && !parts ? numa->staged : numa->large;
     aq_numa_enter(&scope, &target);
     bytes = pinned_bytes(d, memory, bytes);
-    int rc = aq_mem_alloc(ret, d->opts.mem, tier, purpose, bytes, reterr);
+    int rc = aq_mem_alloc_placed(ret, d->opts.mem, tier, purpose, bytes,
+                                 parts ? place_shares : NULL, shares, reterr);
     aq_numa_leave(&scope);
     if (rc == 0 && memory == AQ_MEMORY_PINNED && d->ops->pin) {
         rc = d->ops->pin(d, *ret, bytes, reterr);
@@ -134,11 +159,31 @@ static void give(struct aq_device *d, enum aq_device_memory memory, const char *
 int aq_device_alloc(void **ret, struct aq_device *d, enum aq_device_memory memory,
                     const char *purpose, size_t bytes, struct aq_err *reterr)
 {
+    return aq_device_alloc_shared(ret, d, memory, purpose, bytes, NULL, 0, reterr);
+}
+
+const struct aq_groups *aq_device_groups(const struct aq_device *d)
+{
+    static const struct aq_groups one = {.count = 1, .end = {1}};
+    bool parts = d->opts.numa && d->opts.numa->large.kind == AQ_NUMA_PARTS;
+    return parts ? &d->opts.numa->groups : &one;
+}
+
+uint64_t aq_device_group_bytes(const struct aq_device *d, uint32_t group)
+{
+    return d->group_bytes[group];
+}
+
+int aq_device_alloc_shared(void **ret, struct aq_device *d, enum aq_device_memory memory,
+                           const char *purpose, size_t bytes, const struct aq_device_shared *shared,
+                           uint32_t shared_count, struct aq_err *reterr)
+{
     assert(memory < AQ_MEMORY_COUNT);
+    struct shares shares = {d, shared, shared_count};
     void *p;
     int rc = memory == AQ_MEMORY_DEVICE && d->ops->take
                  ? d->ops->take(d, &p, purpose, bytes, reterr)
-                 : take_host(d, &p, memory, purpose, bytes, reterr);
+                 : take_host(d, &p, memory, purpose, bytes, &shares, reterr);
     if (rc < 0)
         return rc;
     if (memory != AQ_MEMORY_HOST) {

@@ -104,6 +104,20 @@ enum aq_tier aq_device_tier(const struct aq_device *d, enum aq_device_memory mem
  * host does not read or write it, even where it could. */
 int aq_device_alloc(void **ret, struct aq_device *d, enum aq_device_memory memory,
                     const char *purpose, size_t bytes, struct aq_err *reterr);
+/* The same of a buffer that holds, from `offset` on, `count` things of `unit` bytes each which all
+ * workers share, in one or several places: where the host's memory is in parts (offload/numa.h),
+ * each group's things lie near it. */
+struct aq_device_shared {
+    uint64_t offset, count;
+    size_t unit;
+};
+int aq_device_alloc_shared(void **ret, struct aq_device *d, enum aq_device_memory memory,
+                           const char *purpose, size_t bytes, const struct aq_device_shared *shared,
+                           uint32_t shared_count, struct aq_err *reterr);
+/* The groups that share such buffers; their count is 1 where memory is not in parts. */
+const struct aq_groups *aq_device_groups(const struct aq_device *d);
+/* Bytes that a group has of all that was taken so. */
+uint64_t aq_device_group_bytes(const struct aq_device *d, uint32_t group);
 /* p NULL is fine; the other arguments as given to alloc. */
 void aq_device_free(struct aq_device *d, enum aq_device_memory memory, const char *purpose, void *p,
                     size_t bytes);

@@ -103,6 +103,7 @@ struct aq_device {
     struct aq_device_stats stats;
     struct aq_device_memory_range *range; /* sorted by base, disjoint; the issuer's */
     uint32_t range_count, range_capacity;
+    uint64_t group_bytes[AQ_GROUPS_MAX]; /* aq_device_group_bytes() */
 };
 
 static inline struct aq_entry *aq_entry_at(const struct aq_device_stream *s, uint64_t ticket)

@@ -38,6 +38,10 @@ bool aq_numa_parse(const char *text, struct aq_numa_choice *ret)
 /* Bits of more than 64 nodes, as the calls of the kernel want them. */
 enum { KERNEL_NODES = 1024 };
 
+/* Parts of less than BIND_HUGE_BYTES end where small pages do: rounded to huge ones they would be
+ * much larger or smaller than they should. */
+enum { PAGE = 4096, HUGE_PAGE = 2 << 20, BIND_HUGE_BYTES = 16 << 20 };
+
 static uint64_t allowed_memory(void)
 {
     unsigned long mask[KERNEL_NODES / 64] = {0};
@@ -57,18 +61,19 @@ static int node_of_cpu(int cpu)
     return -1;
 }
 
-static uint64_t allowed_cpus(void)
+static void read_cpus(struct aq_numa_topology *t)
 {
-    uint64_t nodes = 0;
     cpu_set_t set;
+    static_assert(CPU_SETSIZE == AQ_THREADS_MAX, "as many CPUs as threads");
     if (sched_getaffinity(0, sizeof(set), &set) < 0)
-        return 0;
+        return;
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
         int node = CPU_ISSET(cpu, &set) ? node_of_cpu(cpu) : -1;
-        if (node >= 0 && node < AQ_NUMA_NODES_MAX)
-            nodes |= 1ull << node;
+        if (node < 0)
+            continue;
+        t->cpu_nodes |= 1ull << node;
+        t->cpus[node].bits[cpu / 64] |= 1ull << cpu % 64;
     }
-    return nodes;
 }
 
 void aq_numa_read(struct aq_numa_topology *ret)
@@ -80,7 +85,7 @@ void aq_numa_read(struct aq_numa_topology *ret)
         return;
     }
     ret->memory_nodes = allowed_memory();
-    ret->cpu_nodes = allowed_cpus();
+    read_cpus(ret);
     ret->has_policy = get_mempolicy(&policy, NULL, 0, NULL, 0) == 0 && policy != MPOL_DEFAULT;
     if (ret->memory_nodes == 0)
         ret->reason = "the kernel does not say which memory nodes may be used";
@@ -102,6 +107,18 @@ void aq_numa_enter(struct aq_numa_scope *scope, const struct aq_numa_target *tar
             0)
         return;
     scope->changed = set_policy(target);
+}
+
+void aq_numa_bind(void *p, size_t bytes, uint32_t node)
+{
+    uintptr_t each = bytes >= BIND_HUGE_BYTES ? HUGE_PAGE : PAGE, half = each / 2;
+    uintptr_t from = ((uintptr_t)p + half) / each * each;
+    uintptr_t end = ((uintptr_t)p + bytes + half) / each * each;
+    unsigned long mask[KERNEL_NODES / 64] = {1ull << node};
+    from = from < (uintptr_t)p ? ((uintptr_t)p + PAGE - 1) / PAGE * PAGE : from;
+    end = end > (uintptr_t)p + bytes ? ((uintptr_t)p + bytes) / PAGE * PAGE : end;
+    if (end > from) /* a wish: where the kernel refuses, pages lie where they would have lain */
+        (void)mbind((void *)from, end - from, MPOL_PREFERRED, mask, KERNEL_NODES, 0);
 }
 
 void aq_numa_leave(struct aq_numa_scope *scope)
@@ -127,6 +144,13 @@ void aq_numa_enter(struct aq_numa_scope *scope, const struct aq_numa_target *tar
 void aq_numa_leave(struct aq_numa_scope *scope)
 {
     (void)scope;
+}
+
+void aq_numa_bind(void *p, size_t bytes, uint32_t node)
+{
+    (void)p;
+    (void)bytes;
+    (void)node;
 }
 
 #endif
@@ -179,6 +203,65 @@ void aq_numa_decide(struct aq_numa *ret, const struct aq_numa_topology *t,
     }
 }
 
+static uint32_t count_cpus(const struct aq_cpus *cpus)
+{
+    uint32_t count = 0;
+    for (size_t i = 0; i < sizeof(cpus->bits) / sizeof(*cpus->bits); i++)
+        count += (uint32_t)__builtin_popcountll(cpus->bits[i]);
+    return count;
+}
+
+void aq_numa_part(struct aq_numa *io, const struct aq_numa_topology *t, uint32_t workers)
+{
+    struct aq_groups groups = {0};
+    uint32_t node[AQ_GROUPS_MAX], cpus = 0, all = 0;
+    if (io->large.kind != AQ_NUMA_INTERLEAVE)
+        return;
+    for (uint32_t n = 0; n < AQ_NUMA_NODES_MAX; n++) {
+        if (!(io->large.nodes >> n & 1))
+            continue;
+        if (groups.count == AQ_GROUPS_MAX)
+            return;
+        node[groups.count++] = n;
+        all += count_cpus(&t->cpus[n]);
+    }
+    for (uint32_t g = 0; g < groups.count; g++) {
+        cpus += count_cpus(&t->cpus[node[g]]);
+        groups.end[g] = all ? (uint32_t)(((uint64_t)workers * cpus + all / 2) / all) : 0;
+        if (groups.end[g] <= (g ? groups.end[g - 1] : 0)) /* a node without a worker */
+            return;
+    }
+    io->groups = groups;
+    for (uint32_t g = 0; g < groups.count; g++) {
+        io->node[g] = node[g];
+        io->cpus[g] = t->cpus[node[g]];
+    }
+    io->large.kind = AQ_NUMA_PARTS;
+}
+
+void aq_numa_choose(struct aq_numa *ret, const struct aq_numa_topology *t,
+                    struct aq_numa_choice choice, int device_node, struct aq_pool *pool)
+{
+    aq_numa_decide(ret, t, choice, device_node);
+    if (pool)
+        aq_numa_part(ret, t, aq_pool_threads(pool));
+    if (ret->large.kind == AQ_NUMA_PARTS && !aq_pool_spread(pool, &ret->groups, ret->cpus))
+        ret->large.kind = AQ_NUMA_INTERLEAVE;
+}
+
+void aq_numa_bind_parts(const struct aq_numa *n, void *p, uint64_t count, size_t unit)
+{
+    for (uint32_t g = 0; g < n->groups.count; g++) {
+        uint64_t first = aq_groups_first(&n->groups, g, count);
+        uint64_t end = aq_groups_first(&n->groups, g + 1, count);
+        uint8_t *at = (uint8_t *)p + first * unit;
+        if (n->bind)
+            n->bind(n->bind_user, at, (end - first) * unit, n->node[g]);
+        else
+            aq_numa_bind(at, (end - first) * unit, n->node[g]);
+    }
+}
+
 const char *aq_numa_describe(char *text, size_t bytes, const struct aq_numa_target *target)
 {
     size_t used = 0;
@@ -203,6 +286,7 @@ const char *aq_numa_describe(char *text, size_t bytes, const struct aq_numa_targ
         first = last;
     }
     if (!one && used < bytes)
-        snprintf(text + used, bytes - used, " interleaved");
+        snprintf(text + used, bytes - used, "%s",
+                 target->kind == AQ_NUMA_PARTS ? ", a part each" : " interleaved");
     return text;
 }

@@ -108,10 +108,13 @@ static void put_lengths(const struct aq_seats *s, struct aq_admit_length *ret,
 }
 
 /* Where a sequence comes in the order: behind the one whose pages it begins with, and those that
- * share more with that one. */
-static uint32_t place_of(const struct aq_seats *s, const struct aq_seat *t)
+ * share more with that one.  One that shares none comes in the order of seats: groups of workers
+ * divide rows, and the pages of seats, between them by it. */
+static uint32_t place_of(const struct aq_seats *s, uint32_t i, const struct aq_seat *t)
 {
     uint32_t at = 0, prefix = aq_seat_shared_slots(s->opts.plan, t);
+    while (!prefix && at < s->seated && (s->order[at].prefix || s->order[at].seat < i))
+        at++;
     while (prefix && s->order[at++].seat != t->from)
         assert(at < s->seated);
     while (at < s->seated && s->order[at].prefix > prefix)
@@ -125,7 +128,7 @@ static uint32_t place_of(const struct aq_seats *s, const struct aq_seat *t)
  * slots yet, and its prompt after the pass. */
 static uint32_t list_lengths(struct aq_seats *s, enum aq_tier tier, const struct aq_seat *asks)
 {
-    uint32_t count = 0, kinds = s->opts.plan->kinds.count, place = place_of(s, asks);
+    uint32_t count = 0, kinds = s->opts.plan->kinds.count, place = place_of(s, 0, asks);
     for (uint32_t i = 0; i <= s->seated; i++) {
         const struct aq_seat_link *at = &s->order[i];
         if (i == place)
@@ -404,7 +407,7 @@ static void find_prefix(const struct aq_seats *s, uint32_t i, const struct aq_si
  * before. */
 static void link_seat(struct aq_seats *s, uint32_t i)
 {
-    uint32_t at = place_of(s, &s->seat[i]);
+    uint32_t at = place_of(s, i, &s->seat[i]);
     for (uint32_t n = s->seated; n > at; n--)
         s->order[n] = s->order[n - 1];
     s->order[at] = (struct aq_seat_link){i, aq_seat_shared_slots(s->opts.plan, &s->seat[i])};

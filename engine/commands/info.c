@@ -110,9 +110,12 @@ static json_t *numa_json(void)
 {
     char large[128];
     struct aq_numa_topology t;
+    struct aq_cpu_limits c;
     struct aq_numa n;
     aq_numa_read(&t);
     aq_numa_decide(&n, &t, (struct aq_numa_choice){.mode = AQ_NUMA_AUTO}, -1);
+    aq_limits_cpu(&c, NULL);
+    aq_numa_part(&n, &t, c.threads);
     json_t *memory_nodes = json_array(), *cpu_nodes = json_array();
     for (int i = 0; i < AQ_NUMA_NODES_MAX; i++) {
         if (t.memory_nodes >> i & 1)

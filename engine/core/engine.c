@@ -419,6 +419,21 @@ static int take_scratch(struct aq_engine *e, struct aq_err *reterr)
     return take_codes(e, &e->host_codes, "codes (host lane)", e->host_exec, reterr);
 }
 
+/* Where memory goes, and where products and attention run in it the workers, too: a part of both on
+ * each node, if there are several. */
+static void choose_nodes(struct aq_engine *e, enum aq_device_kind kind)
+{
+    struct aq_numa *n = &e->numa;
+    struct aq_numa_topology topology;
+    aq_numa_read(&topology);
+    if (e->seams.topology)
+        topology = *e->seams.topology;
+    aq_numa_choose(n, &topology, e->opts.numa, engine_on_gpu(e) ? e->cuda.info.numa_node : -1,
+                   kind == AQ_DEVICE_UNIFIED ? e->pool : NULL);
+    n->bind = e->seams.bind;
+    n->bind_user = e->seams.bind_user;
+}
+
 int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
 {
     assert(e->planned && !e->loaded);
@@ -440,12 +455,10 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
         .eager = e->seams.eager,
         .jitter_permille = e->seams.jitter_permille,
     };
-    struct aq_numa_topology topology;
-    aq_numa_read(&topology);
-    aq_numa_decide(&e->numa, &topology, e->opts.numa,
-                   engine_on_gpu(e) ? e->cuda.info.numa_node : -1);
-    device.numa = &e->numa;
     int rc = aq_pool_open(&e->pool, e->info.threads, reterr);
+    if (rc == 0)
+        choose_nodes(e, device.kind);
+    device.numa = &e->numa;
     rc = rc < 0 ? rc : open_disks(e, reterr);
     rc = rc < 0 ? rc : aq_mem_open(&e->mem, limit, reterr);
     device.mem = e->mem;

@@ -194,12 +194,26 @@ static json_t *disk_json(const struct aq_engine *e, bool measured)
     return o;
 }
 
+/* The parts of memory that workers share, by node (offload/numa.h). */
+static json_t *nodes_json(const struct aq_engine *e)
+{
+    const struct aq_groups *g = aq_device_groups(e->device);
+    json_t *nodes = json_array();
+    for (uint32_t i = 0; i < g->count; i++)
+        aq_json_add(&nodes, json_pack("{s:i, s:i, s:I}", "node", (int)e->numa.node[i], "workers",
+                                      (int)(g->end[i] - (i ? g->end[i - 1] : 0)), "bytes",
+                                      (json_int_t)aq_device_group_bytes(e->device, i)));
+    return nodes;
+}
+
 static json_t *memory_json(const struct aq_engine *e, bool measured)
 {
     json_t *o = json_object(), *tier = tier_json(e->budget, engine_host_ledger(e));
     aq_json_put(&tier, "limited_by", aq_json_string(e->info.host_limited_by));
     if (measured)
         set_bytes(&tier, "measured", aq_mem_process_peak());
+    if (measured && e->device && aq_device_groups(e->device)->count > 1)
+        aq_json_put(&tier, "nodes", nodes_json(e));
     aq_json_put(&o, "host", tier);
     if (engine_device_bytes(e)) {
         tier = tier_json(engine_device_bytes(e), aq_ledger_total(&e->block.ledger, AQ_DEVICE));

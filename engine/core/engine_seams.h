@@ -33,6 +33,11 @@ struct aq_engine_seams {
     aq_kv_seen_fn *kv_seen;
     void *kv_user;
     uint32_t gpu_launches; /* as struct aq_compute_cuda_opts */
+    /* Memory nodes in the machine's place, and who is told which bytes are for which of them
+     * instead of the kernel.  NULL: the machine's. */
+    const struct aq_numa_topology *topology;
+    void (*bind)(void *user, void *p, size_t bytes, uint32_t node);
+    void *bind_user;
 };
 
 /* Before load; copied. */

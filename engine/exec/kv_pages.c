@@ -8,9 +8,12 @@
 struct pool {
     uint8_t *pages;
     uint64_t bytes, page_count;
-    uint32_t *free_page; /* stack of page numbers */
-    uint32_t *users;     /* [page_count] seats that have the page */
-    uint64_t free_count;
+    /* The pages that each group of workers is near to, from its first one on, and stacks of the
+     * free ones among them. */
+    struct aq_groups groups;
+    uint32_t *free_page;
+    uint64_t free_count[AQ_GROUPS_MAX];
+    uint32_t *users; /* [page_count] seats that have the page */
 };
 
 struct aq_kv {
@@ -54,6 +57,7 @@ struct aq_kv {
     uint32_t *runs; /* [seats][kinds of layers] runs in use */
     struct place {
         uint8_t tier, side;
+        uint8_t group;    /* its pages are near to, as far as there are such */
         uint32_t on_disk; /* number among the seats on disk */
         uint32_t on_side; /* number among the seats attended on its side */
         uint32_t copied;  /* number among the seats whose victims have a copy */
@@ -64,6 +68,15 @@ struct aq_kv {
 static enum aq_device_memory memory_of(int tier)
 {
     return tier == AQ_DEVICE ? AQ_MEMORY_DEVICE : AQ_MEMORY_PINNED;
+}
+
+/* The group that has thing `at` of `total`. */
+static uint32_t group_of(const struct aq_groups *groups, uint64_t at, uint64_t total)
+{
+    uint32_t g = 0;
+    while (at >= aq_groups_first(groups, g + 1, total))
+        g++;
+    return g;
 }
 
 static enum aq_device_memory memory_of_side(const struct aq_kv *kv, int side)
@@ -81,6 +94,10 @@ static void place_seats(struct aq_kv *kv)
         const struct aq_part *p = &plan->part[part];
         struct place *place = &kv->place[s];
         *place = (struct place){.tier = p->tier, .side = p->side};
+        /* Rows of a part are attended in the order of its seats, which groups share. */
+        if (p->tier != AQ_DISK)
+            place->group =
+                (uint8_t)group_of(aq_device_groups(kv->opts.device), at - p->first, p->count);
         place->on_side = kv->side[p->side].seats++;
         if (p->tier == AQ_DISK)
             place->on_disk = kv->disk_seats++;
@@ -131,6 +148,21 @@ static void place_layers(struct aq_kv *kv)
     assert(at.slots == kv->beside.slots_bytes && at.dropping == kv->beside.dropping);
 }
 
+/* Takes so many bytes of each seat that is attended on a side, and `more` behind them. */
+static int take_of_seats(struct aq_kv *kv, int side, void *ret, const char *purpose, size_t bytes,
+                         size_t more, size_t *ret_bytes, struct aq_err *reterr)
+{
+    struct aq_device_shared seats = {.count = kv->side[side].seats, .unit = bytes};
+    size_t all = seats.count * bytes + more;
+    if (!all)
+        return 0;
+    int rc = aq_device_alloc_shared(ret, kv->opts.device, memory_of_side(kv, side), purpose, all,
+                                    &seats, 1, reterr);
+    if (rc == 0)
+        *ret_bytes = all;
+    return rc;
+}
+
 /* Takes memory for scores, positions and victims of slots, for residuals and for bounds. */
 static int take_slots(struct aq_kv *kv, struct aq_err *reterr)
 {
@@ -140,12 +172,12 @@ static int take_slots(struct aq_kv *kv, struct aq_err *reterr)
     aq_kv_layout_drop(&kv->drop, o->plan, o->kv_heads);
     for (int i = 0; i < 2 && rc == 0; i++) {
         struct side *side = &kv->side[i];
-        rc = take(kv, &side->slots, memory_of_side(kv, i), aq_kv_layout_purpose(o->plan),
-                  side->seats * kv->beside.slots_bytes + (side->seats ? kv->drop.bytes : 0),
-                  &side->bytes, reterr);
+        rc = take_of_seats(kv, i, &side->slots, aq_kv_layout_purpose(o->plan),
+                           kv->beside.slots_bytes, side->seats ? kv->drop.bytes : 0, &side->bytes,
+                           reterr);
         rc = rc < 0 ? rc
-                    : take(kv, &side->bounds, memory_of_side(kv, i), "kv bounds",
-                           side->seats * kv->bounds_bytes, &side->bounds_bytes, reterr);
+                    : take_of_seats(kv, i, &side->bounds, "kv bounds", kv->bounds_bytes, 0,
+                                    &side->bounds_bytes, reterr);
     }
     size_t copies = (size_t)kv->copied_seats * kv->beside.dropping * o->kv_heads * sizeof(uint32_t);
     rc = rc < 0 ? rc
@@ -190,8 +222,9 @@ static int take_pools(struct aq_kv *kv, struct aq_err *reterr)
         if (!p->page_count)
             continue;
         uint64_t bytes = p->page_count * kv->page_bytes;
-        int rc =
-            aq_device_alloc((void **)&p->pages, kv->opts.device, memory_of(t), "kv", bytes, reterr);
+        struct aq_device_shared all = {.count = p->page_count, .unit = kv->page_bytes};
+        int rc = aq_device_alloc_shared((void **)&p->pages, kv->opts.device, memory_of(t), "kv",
+                                        bytes, &all, 1, reterr);
         if (rc < 0)
             return rc;
         p->bytes = bytes;
@@ -215,9 +248,14 @@ static int take_pools(struct aq_kv *kv, struct aq_err *reterr)
         list += p->page_count;
         p->users = users;
         users += p->page_count;
-        for (uint64_t i = 0; i < p->page_count; i++)
-            p->free_page[i] = (uint32_t)(p->page_count - 1 - i);
-        p->free_count = p->page_count;
+        p->groups = *aq_device_groups(kv->opts.device);
+        for (uint32_t g = 0; g < p->groups.count; g++) {
+            uint64_t first = aq_groups_first(&p->groups, g, p->page_count);
+            uint64_t end = aq_groups_first(&p->groups, g + 1, p->page_count);
+            for (uint64_t i = first; i < end; i++)
+                p->free_page[i] = (uint32_t)(first + end - 1 - i);
+            p->free_count[g] = end - first;
+        }
     }
     size_t tails = (size_t)kv->disk_seats * kinds_of(kv)->layers * kv->tail_runs * kv->run_stride;
     rc = take(kv, &kv->tails, AQ_MEMORY_PINNED, "kv tails", s->plain_run_bytes ? 0 : tails,
@@ -326,6 +364,25 @@ static void tell_changed(const struct aq_kv *kv, uint32_t seat, uint32_t layer, 
         kv->opts.changed(kv->opts.user, table + first, (end - first) * sizeof(*table));
 }
 
+/* A free page near this group; if there is none, of the group that has most. */
+static uint32_t take_page(struct pool *pool, uint32_t group)
+{
+    if (!pool->free_count[group]) {
+        for (uint32_t g = 0; g < pool->groups.count; g++)
+            group = pool->free_count[g] > pool->free_count[group] ? g : group;
+    }
+    assert(pool->free_count[group] > 0);
+    uint64_t first = aq_groups_first(&pool->groups, group, pool->page_count);
+    return pool->free_page[first + --pool->free_count[group]];
+}
+
+static void put_page(struct pool *pool, uint32_t page)
+{
+    uint32_t group = group_of(&pool->groups, page, pool->page_count);
+    uint64_t first = aq_groups_first(&pool->groups, group, pool->page_count);
+    pool->free_page[first + pool->free_count[group]++] = page;
+}
+
 /* Adds run number `run` to a layer of the seat, with a page of its own unless it has part of the
  * page of the run before. */
 static void add_run(struct aq_kv *kv, uint32_t seat, uint32_t layer, uint32_t run)
@@ -335,8 +392,7 @@ static void add_run(struct aq_kv *kv, uint32_t seat, uint32_t layer, uint32_t ru
     if (run % kv->page_runs) {
         table[run] = table[run - 1] + kv->run_bytes;
     } else {
-        assert(pool->free_count > 0);
-        uint32_t page = pool->free_page[--pool->free_count];
+        uint32_t page = take_page(pool, kv->place[seat].group);
         pool->users[page] = 1;
         table[run] = pool->pages + page * kv->page_bytes;
     }
@@ -369,7 +425,7 @@ static void give_page(struct aq_kv *kv, uint32_t seat, const uint8_t *page)
     uint32_t number = page_number(kv, pool, page);
     assert(pool->users[number]);
     if (--pool->users[number] == 0)
-        pool->free_page[pool->free_count++] = number;
+        put_page(pool, number);
 }
 
 /* Another seat than `seat` whose run is in the region that `seat` owns; NULL: there is none.  Seats
@@ -782,5 +838,8 @@ uint64_t aq_kv_disk_bytes(const struct aq_kv *kv)
 
 uint64_t aq_kv_pages_free(const struct aq_kv *kv, enum aq_tier tier)
 {
-    return kv->pool[tier].free_count;
+    uint64_t count = 0;
+    for (uint32_t g = 0; g < kv->pool[tier].groups.count; g++)
+        count += kv->pool[tier].free_count[g];
+    return count;
 }

@@ -64,11 +64,24 @@ struct aq_sample aq_rates_repeat(const struct aq_rates_rig *r, void (*fn)(void *
 
 /* ---- workers and memory ------------------------------------------------------------------ */
 
+/* On memory nodes as an engine's weights and KV lie (offload/numa.h): in parts, of which each group
+ * of workers reads its own. */
+static void place_parts(void *user, void *p, size_t bytes)
+{
+    enum { PAGE = 4096 };
+    aq_numa_bind_parts(user, p, bytes / PAGE, PAGE);
+}
+
 int aq_rates_take(void *ret, struct aq_rates_rig *r, size_t bytes, int fill, struct aq_err *reterr)
 {
     void *at = NULL;
+    struct aq_numa_scope scope;
+    bool parts = r->numa.large.kind == AQ_NUMA_PARTS;
     assert(r->block_count < AQ_RATES_BLOCKS_MAX);
-    int rc = aq_mem_alloc(&at, r->mem, AQ_HOST, "rates", bytes, reterr);
+    aq_numa_enter(&scope, &r->numa.large);
+    int rc = aq_mem_alloc_placed(&at, r->mem, AQ_HOST, "rates", bytes, parts ? place_parts : NULL,
+                                 &r->numa, reterr);
+    aq_numa_leave(&scope);
     if (rc < 0)
         return rc;
     memset(at, fill, bytes);
@@ -87,10 +100,16 @@ int aq_rates_rig_open(struct aq_rates_rig *ret, const struct aq_kernels *kernels
     struct aq_rates_rig r = {.kernels = kernels, .threads = threads, .long_s = long_s};
     size_t code_bytes = aq_kernels_codes_bytes(AQ_RATES_K);
     void *scratch = NULL, *codes = NULL;
+    struct aq_numa_topology topology;
     int rc = aq_mem_open(&r.mem, limit, reterr);
+    rc = rc < 0 ? rc : aq_pool_open(&r.pool, threads, reterr);
+    if (rc == 0) {
+        aq_numa_read(&topology);
+        aq_numa_choose(&r.numa, &topology, (struct aq_numa_choice){.mode = AQ_NUMA_AUTO}, -1,
+                       r.pool);
+    }
     rc = rc < 0 ? rc : aq_rates_take(&scratch, &r, each * threads, 0, reterr);
     rc = rc < 0 ? rc : aq_rates_take(&codes, &r, code_bytes, 0, reterr);
-    rc = rc < 0 ? rc : aq_pool_open(&r.pool, threads, reterr);
     rc = rc < 0 ? rc : aq_exec_open(&r.exec, r.pool, scratch, each, reterr);
     if (rc == 0)
         aq_exec_lend_codes(r.exec, codes, code_bytes);

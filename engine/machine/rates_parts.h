@@ -11,6 +11,7 @@
 #include "engine/compute/cuda.h"
 #include "kernels/kernels.h"
 #include "offload/disks.h"
+#include "offload/numa.h"
 #include "policy/hw.h"
 
 /* K of the products; rows of those that compute, with so few panels that each core's stay in its
@@ -46,6 +47,7 @@ struct aq_rates_rig {
     uint32_t threads;
     struct aq_mem *mem;
     struct aq_pool *pool;
+    struct aq_numa numa;
     struct aq_exec *exec;
     double long_s;    /* seconds after which a measurement is not repeated again */
     double flops_max; /* of one product whose weights come from memory; 0: no limit */

@@ -502,9 +502,11 @@ static int load_vector(struct load *l, const struct aq_vector_desc *d, float *ds
 }
 
 /* Gives every matrix and vector its place; tied matrices share one.  With bases of NULL it only
- * adds up. */
+ * adds up, and lists the matrices where products run: *ret_count of them in shared
+ * [matrix_count]. */
 static void place(struct aq_model *m, const struct aq_stream *stream, enum aq_tier head,
-                  enum aq_dtype format, enum aq_dtype table)
+                  enum aq_dtype format, enum aq_dtype table, struct aq_device_shared *shared,
+                  uint32_t *ret_count)
 {
     uint64_t used[AQ_TIER_COUNT] = {0}, bytes[AQ_TIER_COUNT];
     float *vector = m->vectors_buffer;
@@ -535,6 +537,11 @@ static void place(struct aq_model *m, const struct aq_stream *stream, enum aq_ti
             };
             if (!layer && head == AQ_HOST)
                 weight->data = weight->host; /* read where it is */
+            if (shared && bytes[AQ_DEVICE])
+                shared[(*ret_count)++] =
+                    (struct aq_device_shared){.offset = used[AQ_DEVICE],
+                                              .count = weight->resident,
+                                              .unit = aq_panel_bytes(dtype, weight->desc->k)};
             used[AQ_DEVICE] += bytes[AQ_DEVICE];
             used[AQ_HOST] += bytes[AQ_HOST];
         }
@@ -591,15 +598,16 @@ static int load_step(struct load *l, struct aq_pool *pool, const struct aq_strea
     return 0;
 }
 
-static int take_memory(struct aq_model *m, struct aq_err *reterr)
+static int take_memory(struct aq_model *m, const struct aq_device_shared *shared,
+                       uint32_t shared_count, struct aq_err *reterr)
 {
     for (int t = AQ_DEVICE; t <= AQ_HOST; t++) {
         uint64_t bytes = m->weights_bytes[t];
         m->weights_bytes[t] = 0; /* until it is there */
         if (!bytes)
             continue;
-        int rc = aq_device_alloc(&m->weights_buffer[t], m->device, memory_of(t), "weights", bytes,
-                                 reterr);
+        int rc = aq_device_alloc_shared(&m->weights_buffer[t], m->device, memory_of(t), "weights",
+                                        bytes, shared, t == AQ_DEVICE ? shared_count : 0, reterr);
         if (rc < 0)
             return rc;
         m->weights_bytes[t] = bytes;
@@ -618,15 +626,20 @@ int aq_model_load(struct aq_model *m, struct aq_device *device, const struct aq_
     enum aq_dtype table = aq_model_table_dtype(m);
     m->weight = calloc(m->steps.matrix_count, sizeof(*m->weight));
     m->vector = calloc(m->steps.vector_count, sizeof(*m->vector));
-    if (!m->weight || !m->vector)
+    struct aq_device_shared *shared = calloc(m->steps.matrix_count, sizeof(*shared));
+    uint32_t shared_count = 0;
+    if (!m->weight || !m->vector || !shared) {
+        free(shared);
         return aq_error_memory(reterr, "%s: table of weights", m->name);
+    }
     head = aq_device_separate(device) ? head : AQ_DEVICE;
     m->device = device;
-    place(m, stream, head, format, table);
-    int rc = take_memory(m, reterr);
+    place(m, stream, head, format, table, shared, &shared_count);
+    int rc = take_memory(m, shared, shared_count, reterr);
+    free(shared);
     if (rc < 0)
         return rc;
-    place(m, stream, head, format, table);
+    place(m, stream, head, format, table, NULL, NULL);
     struct load l = {.m = m,
                      .kernels = kernels,
                      .staging = staging,

@@ -513,7 +513,9 @@ const struct aq_option aq_option_table[] = {
          "is slower than what lies below it"},
     {"numa", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_CHECKED, AT(numa), .argument = "MODE",
      .check = aq_check_numa, .suggest = "auto|off",
-     .help = "memory node of large buffers: auto, off or a node's number"},
+     .help =
+         "memory node of large buffers: auto (a part of weights, KV and threads on each, or the "
+         "GPU's), off or a node's number"},
     {"io", 0, AQ_GROUP_MACHINE, RUN | PROBE, AQ_OPTION_ENUM, AT(io), .argument = "ENGINE",
      .choices = "auto|uring|threads", /* as enum aq_io_kind */
      .help = "engine of disk transfers; auto: io_uring where it may be used"},

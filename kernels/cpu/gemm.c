@@ -5,13 +5,10 @@
 
 #include <assert.h>
 #include <math.h>
-#include <stdatomic.h>
 #include <string.h>
 #if AQ_ADDRESS_SANITIZED
 #include <sanitizer/asan_interface.h>
 #endif
-
-enum { NO_TILE = UINT32_MAX };
 
 /* Threads that end further apart by less than this share of the time are left so: where 4 panels
  * became 2 for 4 % (2304 columns, K = 768), f32 gained about 1 % and bf16 lost as much. */
@@ -27,7 +24,7 @@ struct job {
     bool convert, widen;
     bool pairs; /* of struct aq_gemm_step */
     bool few;   /* rows: blocks for L1 */
-    _Alignas(64) atomic_uint next;
+    struct aq_claims claims;
 };
 
 struct tile {
@@ -39,13 +36,6 @@ struct panel {
     const char *w;
     uint32_t column, columns;
 };
-
-/* Workers claim a tile ahead of the one they work on, so that they know what to prefetch. */
-static uint32_t claim(struct job *j)
-{
-    uint32_t index = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
-    return index < j->tile_count ? index : NO_TILE;
-}
 
 /* Chunks of rows vary fastest: workers that share a panel meet it in a common cache. */
 static struct tile tile_of(const struct job *j, uint32_t index)
@@ -250,12 +240,14 @@ static void work(void *arg, uint32_t index, uint32_t worker)
 {
     struct job *j = arg;
     struct worker w = open_worker(j, worker);
-    uint32_t now = claim(j);
-    while (now != NO_TILE) {
-        uint32_t next = claim(j);
+    struct aq_pool *pool = aq_exec_pool(j->ex);
+    uint32_t now = aq_claims_next(&j->claims, pool, worker);
+    /* A tile is claimed ahead of the one that is worked on, to know what to prefetch. */
+    while (now != AQ_NO_TILE) {
+        uint32_t next = aq_claims_next(&j->claims, pool, worker);
         struct tile t = tile_of(j, now);
         const char *next_panel = NULL;
-        if (next != NO_TILE && tile_of(j, next).panel != t.panel)
+        if (next != AQ_NO_TILE && tile_of(j, next).panel != t.panel)
             next_panel = panel_of(j, tile_of(j, next).panel).w;
         run_tile(j, &t, next_panel, &w);
         now = next;
@@ -372,6 +364,7 @@ void aq_gemm_run(struct aq_exec *ex, const struct aq_product *p, const struct aq
     j.convert &= !j.pairs;
     cut_k(&j);
     cut_panels(&j, threads);
+    aq_claims_open(&j.claims, aq_exec_pool(ex), j.tile_count / j.chunk_count, j.chunk_count);
     aq_pool_run(aq_exec_pool(ex), work, &j, (uint32_t)aq_min_u64(threads, j.tile_count));
 }
 

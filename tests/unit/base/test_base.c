@@ -116,6 +116,99 @@ static void bound_workers_stay_where_they_are_put(void **state)
     aq_pool_close(pool);
 }
 
+/* Which worker took each tile, and how many have one. */
+struct taken {
+    atomic_uint arrived;
+    uint32_t workers, first[16], by[1000];
+};
+
+/* Nobody goes on before all workers have a tile. */
+static void meet(void *arg, uint32_t tile, uint32_t worker)
+{
+    struct taken *t = arg;
+    t->by[tile]++;
+    if (t->first[worker] != UINT32_MAX)
+        return;
+    t->first[worker] = tile;
+    atomic_fetch_add(&t->arrived, 1);
+    while (atomic_load(&t->arrived) < t->workers)
+        sched_yield();
+}
+
+static void groups_begin_with_their_own_share(void **state)
+{
+    static const struct aq_groups groups = {.count = 3, .end = {1, 3, 7}};
+    struct aq_cpus cpus[AQ_GROUPS_MAX] = {0};
+    cpu_set_t all;
+    struct aq_pool *pool;
+    assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
+    for (uint32_t i = 0; i < AQ_THREADS_MAX; i++) {
+        for (uint32_t g = 0; g < 3 && CPU_ISSET(i, &all); g++)
+            cpus[g].bits[i / 64] |= 1ull << i % 64;
+    }
+    assert_int_equal(aq_pool_open(&pool, 7, NULL), 0);
+    assert_true(aq_pool_spread(pool, &groups, cpus));
+    for (uint32_t tiles = 7; tiles < 1000; tiles += 31) {
+        struct taken t = {.workers = 7};
+        uint64_t before[2] = {0}, after[2] = {0}, own, others;
+        memset(t.first, 0xff, sizeof(t.first));
+        for (uint32_t g = 0; g < 3; g++) {
+            aq_pool_taken(pool, g, &own, &others);
+            before[0] += own, before[1] += others;
+        }
+        aq_pool_run(pool, meet, &t, tiles);
+        for (uint32_t i = 0; i < tiles; i++)
+            assert_int_equal(t.by[i], 1);
+        for (uint32_t w = 0; w < 7; w++) {
+            uint32_t g = w < 1 ? 0 : w < 3 ? 1 : 2;
+            assert_in_range(t.first[w], aq_groups_first(&groups, g, tiles),
+                            aq_groups_first(&groups, g + 1, tiles) - 1);
+        }
+        for (uint32_t g = 0; g < 3; g++) {
+            aq_pool_taken(pool, g, &own, &others);
+            after[0] += own, after[1] += others;
+        }
+        assert_int_equal(after[0] + after[1] - before[0] - before[1], tiles);
+    }
+    aq_pool_close(pool);
+}
+
+struct inner {
+    struct aq_claims claims;
+    struct aq_pool *pool;
+    atomic_uint by[60];
+};
+
+static void claim_all(void *arg, uint32_t tile, uint32_t worker)
+{
+    struct inner *in = arg;
+    for (uint32_t t; (t = aq_claims_next(&in->claims, in->pool, worker)) != AQ_NO_TILE;)
+        atomic_fetch_add(&in->by[t], 1);
+}
+
+/* In one group and in several, and whoever comes. */
+static void claims_are_of_whole_units_and_come_once(void **state)
+{
+    static const struct aq_groups groups = {.count = 2, .end = {1, 3}};
+    struct aq_cpus cpus[AQ_GROUPS_MAX];
+    struct inner in;
+    memset(cpus, 0xff, sizeof(cpus));
+    for (uint32_t spread = 0; spread < 2; spread++) {
+        assert_int_equal(aq_pool_open(&in.pool, 3, NULL), 0);
+        if (spread)
+            assert_true(aq_pool_spread(in.pool, &groups, cpus));
+        for (uint32_t units = 1; units <= 20; units++) {
+            memset(&in.by, 0, sizeof(in.by));
+            aq_claims_open(&in.claims, in.pool, units, 3);
+            assert_int_equal(in.claims.group[0].end, spread ? units / 3 * 3 : units * 3);
+            aq_pool_run(in.pool, claim_all, &in, units % 4);
+            for (uint32_t t = 0; t < 3 * units && units % 4; t++)
+                assert_int_equal(in.by[t], 1);
+        }
+        aq_pool_close(in.pool);
+    }
+}
+
 struct small_grid {
     uint32_t tiles;
     atomic_uint ran[8];
@@ -236,6 +329,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(bf16_rounds_to_nearest_even),
     cmocka_unit_test(each_tile_runs_once_per_grid),
     cmocka_unit_test(bound_workers_stay_where_they_are_put),
+    cmocka_unit_test(groups_begin_with_their_own_share),
+    cmocka_unit_test(claims_are_of_whole_units_and_come_once),
     cmocka_unit_test(late_workers_find_nothing_of_an_old_grid),
     cmocka_unit_test(memory_beyond_the_limit_is_refused_with_figures),
     cmocka_unit_test(json_errors_name_the_position),

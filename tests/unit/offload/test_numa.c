@@ -8,6 +8,7 @@
 #include <string.h>
 #if AQ_HAVE_NUMA
 #include <numaif.h>
+#include <sys/mman.h>
 #endif
 
 static struct aq_numa decide(struct aq_numa_topology t, const char *choice, int device_node)
@@ -81,6 +82,87 @@ static void off_and_what_cannot_be_had_change_nothing(void **state)
     assert_string_equal(decide(t, "1", 1).why, "made up");
 }
 
+struct bound {
+    struct {
+        uint8_t *p;
+        size_t bytes;
+        uint32_t node;
+    } at[8];
+    uint32_t count;
+};
+
+static void note(void *user, void *p, size_t bytes, uint32_t node)
+{
+    struct bound *b = user;
+    b->at[b->count].p = p;
+    b->at[b->count].bytes = bytes;
+    b->at[b->count++].node = node;
+}
+
+static void several_nodes_share_by_their_cpus(void **state)
+{
+    (void)state;
+    struct aq_numa_topology t = {.memory_nodes = 0xa, .cpu_nodes = 0xb};
+    struct aq_numa n = decide(t, "auto", -1);
+    struct bound b = {.count = 0};
+    t.cpus[0].bits[0] = 0xff;
+    t.cpus[1].bits[0] = 0xf00;
+    t.cpus[3].bits[15] = 0xfff;
+    aq_numa_part(&n, &t, 1);
+    assert_target(n.large, "nodes 1,3 interleaved"); /* not a worker for each */
+    aq_numa_part(&n, &t, 8);
+    assert_target(n.large, "nodes 1,3, a part each");
+    assert_target(n.staged, "nodes 1,3 interleaved");
+    assert_int_equal(n.groups.count, 2);
+    assert_int_equal(n.groups.end[0], 2); /* 4 of 16 CPUs */
+    assert_int_equal(n.groups.end[1], 8);
+    assert_int_equal(n.cpus[1].bits[15], 0xfff);
+    n.bind = note;
+    n.bind_user = &b;
+    uint8_t *p = (uint8_t *)(uintptr_t)4096;
+    aq_numa_bind_parts(&n, p, 10, 100);
+    assert_int_equal(b.count, 2);
+    assert_true(b.at[0].p == p && b.at[0].bytes == 200 && b.at[0].node == 1);
+    assert_true(b.at[1].p == p + 200 && b.at[1].bytes == 800 && b.at[1].node == 3);
+    /* What is on one node, or nowhere in particular, has no parts. */
+    n = decide(t, "3", -1);
+    aq_numa_part(&n, &t, 8);
+    assert_target(n.large, "node 3");
+    t.memory_nodes = t.cpu_nodes = 0x1ff; /* more than there may be groups */
+    n = decide(t, "auto", -1);
+    aq_numa_part(&n, &t, 64);
+    assert_target(n.large, "nodes 0-8 interleaved");
+}
+
+static void bound_memory_prefers_its_node(void **state)
+{
+    (void)state;
+#if AQ_HAVE_NUMA
+    enum { BYTES = 64 << 10 };
+    struct aq_numa_topology t;
+    aq_numa_read(&t);
+    if (t.reason)
+        skip();
+    uint32_t first = (uint32_t)__builtin_ctzll(t.memory_nodes);
+    uint8_t *p = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(p != MAP_FAILED);
+    aq_numa_bind(p + 4096, BYTES - 8192, first);
+    p[5000] = 1;
+    int policy = -1;
+    unsigned long nodes[16] = {0};
+    assert_int_equal(get_mempolicy(&policy, nodes, 1024, p + 5000, MPOL_F_ADDR), 0);
+    if (policy == MPOL_DEFAULT)
+        skip(); /* policies are forbidden here */
+    assert_int_equal(policy, MPOL_PREFERRED);
+    assert_int_equal(nodes[0], 1ull << first);
+    assert_int_equal(get_mempolicy(&policy, NULL, 0, p, MPOL_F_ADDR), 0);
+    assert_int_equal(policy, MPOL_DEFAULT); /* what is in front of it */
+    munmap(p, BYTES);
+#else
+    skip();
+#endif
+}
+
 static void descriptions_fit_their_buffer(void **state)
 {
     (void)state;
@@ -138,6 +220,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(auto_prefers_the_device_then_the_cpus),
     cmocka_unit_test(a_policy_from_outside_is_kept_unless_a_node_is_named),
     cmocka_unit_test(off_and_what_cannot_be_had_change_nothing),
+    cmocka_unit_test(several_nodes_share_by_their_cpus),
+    cmocka_unit_test(bound_memory_prefers_its_node),
     cmocka_unit_test(descriptions_fit_their_buffer),
     cmocka_unit_test(a_scope_sets_the_policy_and_puts_it_back),
 };
