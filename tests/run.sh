@@ -66,7 +66,7 @@ build_sanitized() {
 # What starts threads: pools, io engines, lanes, transfers, the engine over them, the writer and the
 # job around it; no more is built.
 threads="base completions io xfer xfer_swarm disk disk_lane device engine placement host_products
-trace writer session interrupt pack"
+trace writer session interrupt pack nodes"
 build_threads() {
     programs=
     for name in $threads; do

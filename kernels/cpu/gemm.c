@@ -24,7 +24,7 @@ struct job {
     bool convert, widen;
     bool pairs; /* of struct aq_gemm_step */
     bool few;   /* rows: blocks for L1 */
-    struct aq_claims claims;
+    _Alignas(64) struct aq_claims claims;
 };
 
 struct tile {
