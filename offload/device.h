@@ -148,6 +148,7 @@ struct aq_device_stream_opts {
     uint32_t width; /* jobs in flight at once, 0: 1.  More than 1 in virtual time only: jobs start
                        in order and end in any order, as on a disk with a queue */
     int nice;       /* of the thread, 0..19, on top of the process's */
+    bool first;     /* of a GPU's streams: what copies by kernels must not wait for products */
     bool bind;      /* the thread runs on CPU number `cpu` alone, where that is allowed */
     uint32_t cpu;
 };

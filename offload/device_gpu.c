@@ -161,7 +161,7 @@ static int open_native(struct aq_device_stream *s, struct aq_err *reterr)
     s->event = calloc(2ul * s->opts.depth, sizeof(*s->event));
     if (!s->event)
         return aq_error_memory(reterr, "stream '%s' of %u entries", s->opts.name, s->opts.depth);
-    int rc = ops->stream_open(s->d->opts.gpu, &s->native);
+    int rc = ops->stream_open(s->d->opts.gpu, &s->native, s->opts.first);
     for (uint32_t i = 0; i < 2 * s->opts.depth && !rc; i++)
         rc = ops->event_open(s->d->opts.gpu, &s->event[i]);
     if (!rc)

@@ -47,7 +47,8 @@ struct aq_gpu_ops {
     int (*copy_now)(struct aq_gpu *g, void *dst, const void *src, size_t bytes,
                     enum aq_gpu_copy way);
 
-    int (*stream_open)(struct aq_gpu *g, void **ret);
+    /* first: its kernels begin before what others have in their streams and not begun. */
+    int (*stream_open)(struct aq_gpu *g, void **ret, bool first);
     void (*stream_close)(struct aq_gpu *g, void *stream);
     int (*copy)(struct aq_gpu *g, void *stream, void *dst, const void *src, size_t bytes,
                 enum aq_gpu_copy way);

@@ -180,11 +180,14 @@ static int cuda_copy_now(struct aq_gpu *g, void *dst, const void *src, size_t by
     return rc ? rc : (int)cudaStreamSynchronize(NULL);
 }
 
-static int cuda_stream_open(struct aq_gpu *g, void **ret)
+static int cuda_stream_open(struct aq_gpu *g, void **ret, bool first)
 {
     cudaStream_t s;
-    int rc = enter(g);
-    rc = rc ? rc : (int)cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
+    int rc = enter(g), last_priority = 0, first_priority = 0;
+    rc = rc ? rc : (int)cudaDeviceGetStreamPriorityRange(&last_priority, &first_priority);
+    rc = rc ? rc
+            : (int)cudaStreamCreateWithPriority(&s, cudaStreamNonBlocking,
+                                                first ? first_priority : last_priority);
     if (!rc)
         *ret = s;
     return rc;

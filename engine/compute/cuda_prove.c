@@ -234,7 +234,7 @@ int aq_cuda_prove(const struct aq_cuda_proof *p, struct aq_err *reterr)
                       .ex = *p->ex,
                       .whole_row = rows[0],
                       .part_row = rows[1]};
-    int code = t.ops->stream_open(p->cuda->gpu, &t.ex.stream);
+    int code = t.ops->stream_open(p->cuda->gpu, &t.ex.stream, false);
     if (code)
         return say_failure(&t, code, reterr);
     code = t.ops->event_open(p->cuda->gpu, &t.event);

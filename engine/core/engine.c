@@ -137,7 +137,10 @@ static int read_limits(struct aq_engine *e, struct aq_err *reterr)
 {
     struct aq_cpu_limits cpu;
     aq_limits_cpu(&cpu, NULL);
-    e->info.threads = e->opts.threads ? e->opts.threads : cpu.threads;
+    /* A GPU's ops are issued, and their ends reported, by threads that must not wait for a core. */
+    enum { FEW_CORES = 8, LEFT_FREE = 2 };
+    uint32_t left = engine_on_gpu(e) && cpu.threads >= FEW_CORES ? LEFT_FREE : 0;
+    e->info.threads = e->opts.threads ? e->opts.threads : cpu.threads - left;
     e->cores = cpu.threads;
     aq_hardware_default(&e->hw, e->cores, e->info.threads, e->info.threads);
     int rc = aq_planned_host_budget(&e->budget, &e->info.host_limited_by, &e->opts, 0, reterr);

@@ -248,6 +248,7 @@ static int open_lane(struct aq_executor *x, enum aq_lane l, struct aq_err *reter
         .name = aq_lane_name(l),
         .side = l == AQ_LANE_HOST_COMPUTE ? AQ_STREAM_HOST : AQ_STREAM_DEVICE,
         .depth = AQ_EXEC_LANE_DEPTH,
+        .first = l != AQ_LANE_COMPUTE,
         .bind = cpu > 0,
         .cpu = cpu - (cpu > 0),
     };

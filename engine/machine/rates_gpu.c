@@ -496,7 +496,7 @@ static int open_gpu(struct gpu *g, struct aq_rates_rig *r, struct aq_err *reterr
     g->ex.workspace = g->workspace;
     g->ex.workspace_bytes = WORKSPACE_BYTES;
     note(g, g->k->blas_open(&g->blas, false));
-    note(g, g->ops->stream_open(g->gpu, &g->stream));
+    note(g, g->ops->stream_open(g->gpu, &g->stream, false));
     for (int i = 0; i < 2 && !g->code; i++)
         note(g, g->ops->event_open(g->gpu, &g->event[i]));
     g->ex.stream = g->stream;

@@ -496,7 +496,9 @@ const struct aq_option aq_option_table[] = {
     /* ---- machine and schedule ---- */
     {"threads", 't', AQ_GROUP_MACHINE, CHOOSE | PACK | PROBE, AQ_OPTION_U32, AT(threads),
      .argument = "N", RANGE(1, THREADS_MAX), .flags = AQ_OPTION_AUTO,
-     .help = "worker threads; otherwise what affinity and cgroup quota allow"},
+     .help =
+         "worker threads; otherwise what affinity and cgroup quota allow, and with a GPU two fewer "
+         "of 8 and more"},
     {"hardware", 0, AQ_GROUP_MACHINE, CHOOSE | INFO, AQ_OPTION_STRING, AT(hardware),
      .argument = "local|NAME|FILE",
      .help =

@@ -9,12 +9,14 @@
 enum {
     PIECES_THREADS = 256,
     PIECES_WARPS = PIECES_THREADS / AQ_CU_WARP,
-    PIECES_MAX = 512, /* of a launch: arguments may take 32764 bytes */
+    PIECES_MAX = 512,      /* of a launch */
+    ARGUMENTS_MAX = 32764, /* bytes: CUDA 12.1 and later, from compute capability 7.0 on */
 };
 
 struct piece_list {
     struct aq_copy_piece piece[PIECES_MAX];
 };
+static_assert(sizeof(struct piece_list) + sizeof(uint32_t) <= ARGUMENTS_MAX, "of a launch");
 
 template <typename T> AQ_DEVICE_FN void copy_units(uint64_t dst, uint64_t src, uint64_t bytes)
 {

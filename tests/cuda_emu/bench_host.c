@@ -92,7 +92,8 @@ static int open_lane(struct aq_err *err)
     rc = aq_mem_open(&b.mem, limits, err);
     opts.mem = b.mem;
     rc = rc < 0 ? rc : aq_device_open(&b.device, &opts, err);
-    if (rc < 0 || gpu->stream_open(b.cuda.gpu, &b.stream) || gpu->event_open(b.cuda.gpu, &b.event))
+    if (rc < 0 || gpu->stream_open(b.cuda.gpu, &b.stream, false) ||
+        gpu->event_open(b.cuda.gpu, &b.event))
         return rc < 0 ? rc : -EIO;
     void *range;
     for (int i = 0; i < RANGES && rc == 0; i++)

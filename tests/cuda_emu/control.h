@@ -80,9 +80,11 @@ void aq_emu_blas(enum aq_emu_manner how);
 /* Bytes that copies in streams have been asked to bring to the host, ever. */
 uint64_t aq_emu_bytes_home(void);
 /* Calls that put something into a stream, ever: launches and copies; events recorded and waited
- * for; launches of graphs, and how many graphs were made. */
+ * for; launches of graphs, and how many graphs were made.  And streams that were made with the
+ * first priority and with the last. */
 struct aq_emu_counts {
     uint64_t works, events, graph_launches, graphs;
+    uint64_t first_streams, last_streams;
 };
 struct aq_emu_counts aq_emu_counted(void);
 /* Streams, events, allocations, graphs and pinned ranges that are alive. */

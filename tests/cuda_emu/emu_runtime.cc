@@ -707,9 +707,21 @@ cudaError cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpyKi
 
 /* ---- streams and events ---- */
 
-cudaError cudaStreamCreateWithFlags(cudaStream_t *ret, unsigned)
+/* As the driver counts: the smaller number comes first. */
+enum { PRIORITY_LAST = 0, PRIORITY_FIRST = -5 };
+
+cudaError cudaDeviceGetStreamPriorityRange(int *ret_least, int *ret_greatest)
+{
+    *ret_least = PRIORITY_LAST;
+    *ret_greatest = PRIORITY_FIRST;
+    return rt.failed;
+}
+
+cudaError cudaStreamCreateWithPriority(cudaStream_t *ret, unsigned, int priority)
 {
     std::lock_guard<std::mutex> hold(rt.lock);
+    rt.counts.first_streams += priority == PRIORITY_FIRST;
+    rt.counts.last_streams += priority == PRIORITY_LAST;
     if (rt.failed)
         return rt.failed;
     if (!rt.started) {

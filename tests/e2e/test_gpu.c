@@ -59,6 +59,21 @@ static void a_pass_without_edges_is_a_few_calls(void **state)
         assert_memory_equal(one[n].logprobs, two[n].logprobs, sizeof(one[n].logprobs));
 }
 
+/* Keys that go home by kernels do not wait for the blocks of a large product. */
+static void copies_come_before_products(void **state)
+{
+    struct setup s = {.place = &rig_places[1], .compute = AQ_F16, .weights = AQ_F16, .kv = AQ_F16};
+    struct output out[PROMPTS];
+    (void)state;
+    if (TEST_SLOW || !rig.counted)
+        skip();
+    struct aq_emu_counts before = rig.counted(), after;
+    rig_run(out, &s, true);
+    after = rig.counted();
+    assert_int_equal(after.last_streams - before.last_streams, 1); /* products */
+    assert_in_range(after.first_streams - before.first_streams, 2, AQ_LANE_COUNT);
+}
+
 /* A layer's decode op by op: norm, q, k and v in one product, append, attention, two products with
  * the residual, norm, and the product whose activation is a kernel of its own; and its two desks,
  * which a list of launches sends once.  Beside the layers: rows and positions, and the head. */
@@ -800,6 +815,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(one_op_after_the_other_gives_the_same_bits),
     cmocka_unit_test(a_pass_without_edges_is_a_few_calls),
     cmocka_unit_test(a_layer_of_a_decode_pass_is_nine_kernels),
+    cmocka_unit_test(copies_come_before_products),
     cmocka_unit_test(prompts_that_lose_keys_share_their_calls),
     cmocka_unit_test(what_does_not_fit_a_list_is_launched_at_once),
     cmocka_unit_test(what_cannot_be_captured_is_launched_as_ever),

@@ -45,7 +45,7 @@ const struct aq_cuda_kernels *kc_cuda_kernels(void)
         exit(1);
     }
     const struct aq_gpu_ops *ops = gpu.cuda.module->gpu;
-    expect(ops->stream_open(gpu.cuda.gpu, &gpu.exec.stream), "a stream");
+    expect(ops->stream_open(gpu.cuda.gpu, &gpu.exec.stream, false), "a stream");
     expect(ops->event_open(gpu.cuda.gpu, &gpu.event), "an event");
     gpu.exec.sm = gpu.cuda.info.sm;
     gpu.exec.multiprocessors = gpu.cuda.info.multiprocessors;

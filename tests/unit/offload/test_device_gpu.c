@@ -417,7 +417,7 @@ static void a_capture_that_fails_leaves_the_next_launch_alone(void **state)
         struct gpu_rig g;
         void *stream, *graph = NULL, *x;
         gpu_open(&g, 0, 0);
-        assert_int_equal(aq_gpu_cuda.stream_open(g.gpu, &stream), 0);
+        assert_int_equal(aq_gpu_cuda.stream_open(g.gpu, &stream, false), 0);
         assert_int_equal(aq_gpu_cuda.take(g.gpu, &x, BYTES), 0);
         struct add a = {x, x, 0};
         aq_emu_fail_capture(ways[i]);

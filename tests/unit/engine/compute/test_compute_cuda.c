@@ -81,7 +81,8 @@ static int set_up(void **state)
         return -1;
     struct aq_device_opts opts = {
         .kind = AQ_DEVICE_GPU, .mem = g.mem, .gpu_ops = gpu, .gpu = g.cuda.gpu};
-    return aq_device_open(&g.device, &opts, NULL) < 0 || gpu->stream_open(g.cuda.gpu, &g.stream) ||
+    return aq_device_open(&g.device, &opts, NULL) < 0 ||
+                   gpu->stream_open(g.cuda.gpu, &g.stream, false) ||
                    gpu->event_open(g.cuda.gpu, &g.event)
                ? -1
                : 0;
