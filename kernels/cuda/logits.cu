@@ -3,7 +3,20 @@
  * from the L2 cache): the largest and its place, then the sum of exp. */
 #include "kernels/cuda/device.cuh"
 
-enum { LOGITS_THREADS = 512 };
+enum {
+    LOGITS_THREADS = 512,
+    FLIGHT = 8, /* logits that a thread has asked for before it looks at the first */
+};
+
+/* A thread's logits [FLIGHT] of one turn; -INFINITY past the last, which `bad` does not count. */
+AQ_DEVICE_FN void load_flight(float *to, const struct aq_logits *l, const float *x, uint32_t first)
+{
+#pragma unroll
+    for (uint32_t n = 0; n < FLIGHT; n++) {
+        uint32_t i = first + n * blockDim.x;
+        to[n] = i < l->vocab ? x[i] : -INFINITY;
+    }
+}
 
 /* The larger one; of equal ones the lower index. */
 AQ_DEVICE_FN void take_larger(float *max, uint32_t *at, float other, uint32_t other_at)
@@ -38,18 +51,28 @@ __global__ void __launch_bounds__(LOGITS_THREADS) stat_row(struct aq_logits l)
     const float *x = l.logits + blockIdx.x * l.stride;
     float max = -INFINITY;
     uint32_t at = UINT32_MAX, bad = 0;
-    for (uint32_t i = threadIdx.x; i < l.vocab; i += blockDim.x) {
-        bool finite = isfinite(x[i]);
-        bad += !finite;
-        if (finite && x[i] > max) {
-            max = x[i];
-            at = i;
+    float v[FLIGHT];
+    for (uint32_t first = threadIdx.x; first < l.vocab; first += FLIGHT * blockDim.x) {
+        load_flight(v, &l, x, first);
+#pragma unroll
+        for (uint32_t n = 0; n < FLIGHT; n++) {
+            uint32_t i = first + n * blockDim.x;
+            bool finite = isfinite(v[n]);
+            bad += i < l.vocab && !finite;
+            if (finite && v[n] > max) {
+                max = v[n];
+                at = i;
+            }
         }
     }
     block_largest(&max, &at, shared);
     float sum = 0;
-    for (uint32_t i = threadIdx.x; i < l.vocab; i += blockDim.x)
-        sum += isfinite(x[i]) ? expf(x[i] - max) : 0.0f;
+    for (uint32_t first = threadIdx.x; first < l.vocab; first += FLIGHT * blockDim.x) {
+        load_flight(v, &l, x, first);
+#pragma unroll
+        for (uint32_t n = 0; n < FLIGHT; n++)
+            sum += isfinite(v[n]) ? expf(v[n] - max) : 0.0f;
+    }
     sum = aq_cu_block_sum(sum, shared);
     /* Counts are small enough to be exact as f32 per thread and as their sum: below 2^24. */
     bad = static_cast<uint32_t>(aq_cu_block_sum(static_cast<float>(bad), shared));

@@ -4,7 +4,22 @@
  * (two passes, as the reference).  Bound by reading x and writing y. */
 #include "kernels/cuda/device.cuh"
 
-enum { NORM_THREADS = 256, FINISH_THREADS = 256 };
+enum {
+    NORM_THREADS = 256,
+    FINISH_THREADS = 256,
+    FLIGHT = 4, /* numbers that a thread has asked for before it looks at the first */
+};
+
+/* A thread's numbers [FLIGHT] of one turn over a vector, 0 past its end; NULL: `otherwise`. */
+AQ_DEVICE_FN void load_flight(float *to, const float *x, uint32_t first, uint32_t end,
+                              float otherwise)
+{
+#pragma unroll
+    for (uint32_t n = 0; n < FLIGHT; n++) {
+        uint32_t d = first + n * blockDim.x;
+        to[n] = !x ? otherwise : d < end ? x[d] : 0;
+    }
+}
 
 __global__ void __launch_bounds__(NORM_THREADS) norm_row(struct aq_norm n)
 {
@@ -13,26 +28,44 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_row(struct aq_norm n)
     const float *x = n.x + (n.row_index ? n.row_index[row] : row) * n.x_stride;
     float mean = 0, factor = 1;
     if (n.kind == AQ_NORM_LAYER) {
-        float sum = 0;
-        for (uint32_t d = threadIdx.x; d < n.dim; d += blockDim.x)
-            sum += x[d];
+        float sum = 0, v[FLIGHT];
+        for (uint32_t d = threadIdx.x; d < n.dim; d += FLIGHT * blockDim.x) {
+            load_flight(v, x, d, n.dim, 0);
+#pragma unroll
+            for (uint32_t i = 0; i < FLIGHT; i++)
+                sum += v[i];
+        }
         mean = aq_cu_block_sum(sum, partial) / static_cast<float>(n.dim);
     }
     if (n.kind != AQ_NORM_CAST) {
-        float square = 0;
-        for (uint32_t d = threadIdx.x; d < n.dim; d += blockDim.x)
-            square = fmaf(x[d] - mean, x[d] - mean, square);
+        float square = 0, v[FLIGHT];
+        for (uint32_t d = threadIdx.x; d < n.dim; d += FLIGHT * blockDim.x) {
+            load_flight(v, x, d, n.dim, 0);
+#pragma unroll
+            for (uint32_t i = 0; i < FLIGHT; i++) {
+                float apart = d + i * blockDim.x < n.dim ? v[i] - mean : 0;
+                square = fmaf(apart, apart, square);
+            }
+        }
         square = aq_cu_block_sum(square, partial);
         factor = 1 / sqrtf(square / static_cast<float>(n.dim) + n.eps);
     }
-    bool affine = n.kind != AQ_NORM_CAST;
-    for (uint32_t d = threadIdx.x; d < n.dim; d += blockDim.x) {
-        float y = (x[d] - mean) * factor;
-        if (affine && n.w)
-            y *= n.w[d];
-        if (n.kind == AQ_NORM_LAYER && n.b)
-            y += n.b[d];
-        aq_cu_store(n.y, n.y_dtype, row * n.y_stride + d, y);
+    const float *w = n.kind != AQ_NORM_CAST ? n.w : NULL;
+    const float *b = n.kind == AQ_NORM_LAYER ? n.b : NULL;
+    for (uint32_t d = threadIdx.x; d < n.dim; d += FLIGHT * blockDim.x) {
+        float v[FLIGHT], by[FLIGHT], more[FLIGHT];
+        load_flight(v, x, d, n.dim, 0);
+        load_flight(by, w, d, n.dim, 1);
+        load_flight(more, b, d, n.dim, 0);
+#pragma unroll
+        for (uint32_t i = 0; i < FLIGHT; i++) {
+            uint32_t at = d + i * blockDim.x;
+            float y = (v[i] - mean) * factor;
+            y = w ? y * by[i] : y;
+            y = b ? y + more[i] : y;
+            if (at < n.dim)
+                aq_cu_store(n.y, n.y_dtype, row * n.y_stride + at, y);
+        }
     }
 }
 
