@@ -76,6 +76,36 @@ static int session_plan(struct aquifer *a, struct aq_err *reterr)
     return aq_engine_plan(a->g.engine, &w, reterr);
 }
 
+/* Options of a job over files, which a session has not: none of them would do anything. */
+static int check_no_files(json_t *options, struct aq_err *reterr)
+{
+    static const char *const of_files[] = {
+        "input",        "output",       "input_format",   "prompt",           "limit",
+        "shard",        "ordered",      "overwrite",      "retry_errors",     "errors",
+        "allow_change", "allow_errors", "disk_full_wait", "checkpoint_every", "report",
+        "metrics_file", "dry_run"};
+    const char *key;
+    json_t *value;
+    json_object_foreach(options, key, value)
+    {
+        char name[32];
+        size_t length = strlen(key);
+        if (length >= sizeof(name) || json_is_false(value) || json_is_null(value))
+            continue;
+        for (size_t i = 0; i <= length; i++)
+            name[i] = key[i] == '-' ? '_' : key[i];
+        for (size_t i = 0; i < AQ_ARRAY_LEN(of_files); i++) {
+            if (strcmp(name, of_files[i]) == 0)
+                return aq_error(reterr, -EINVAL,
+                                "options: \"%s\": a session has no files: records come from its "
+                                "caller, and results go there; leave it out, or run 'aquifer "
+                                "generate'",
+                                key);
+        }
+    }
+    return 0;
+}
+
 static int session_open(struct aquifer *a, const char *options_json, struct aq_err *reterr)
 {
     json_t *object;
@@ -86,7 +116,8 @@ static int session_open(struct aquifer *a, const char *options_json, struct aq_e
     }
     if (rc < 0)
         return aq_error_prefix(reterr, "options") == -ENOEXEC ? -EINVAL : rc;
-    rc = aq_options_from_json(&a->o, "generate", object, reterr);
+    rc = check_no_files(object, reterr);
+    rc = rc < 0 ? rc : aq_options_from_json(&a->o, "generate", object, reterr);
     json_decref(object);
     if (rc == 0 && !a->o->model && !a->o->shape)
         rc = aq_error(reterr, -EINVAL, "options: expected \"model\" or \"shape\"");

@@ -71,8 +71,9 @@ int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *op
 void aq_executor_close(struct aq_executor *x);
 
 void aq_executor_submit(struct aq_executor *x, struct aq_sequence *s);
-/* One pass; *ret_worked is false when no sequence is seated or waiting.  After an error the
- * executor can only be closed. */
+/* One pass; *ret_worked is false when no sequence is seated or waiting.  On a GPU its last tokens
+ * may still be to come when it returns (early.c): they come with the next pass, and those of the
+ * last pass with it.  After an error the executor can only be closed. */
 int aq_executor_pass(struct aq_executor *x, bool *ret_worked, struct aq_err *reterr);
 struct aq_sequence *aq_executor_finished(struct aq_executor *x);
 struct aq_engine_stats aq_executor_stats(const struct aq_executor *x);

@@ -14,9 +14,10 @@ static bool is_auto(const char *text)
     return !text || strcmp(text, "auto") == 0;
 }
 
-/* "0.25" or "25%", in percent. */
-static int parse_share(double *ret_percent, const char *label, const char *text,
-                       struct aq_err *reterr)
+/* "0.25" or "25%", in percent, at the end of `whole`; `instead`: what may stand in its place, or
+ * stands in front of it. */
+static int parse_share(double *ret_percent, const char *label, const char *instead,
+                       const char *text, const char *whole, struct aq_err *reterr)
 {
     char number[32];
     size_t n = strlen(text);
@@ -31,9 +32,8 @@ static int parse_share(double *ret_percent, const char *label, const char *text,
         }
     }
     return aq_error(reterr, -EINVAL,
-                    "%s: expected auto or a share such as 0.25 or 25%% (of at most 100 %%), found "
-                    "'%s'",
-                    label, text);
+                    "%s: expected %s a share such as 0.25 or 25%% (of at most 100 %%), found '%s'",
+                    label, instead, whole);
 }
 
 /* "D/H/N": three percentages that sum to 100. */
@@ -140,7 +140,7 @@ int aq_attention_parse(struct aq_attention_choice *ret, const char *label, const
     else if (strcmp(text, "host") == 0)
         a.side = AQ_ATTEND_HOST;
     else if (strncmp(text, "split:", 6) == 0) {
-        int rc = parse_share(&a.split_host, label, text + 6, reterr);
+        int rc = parse_share(&a.split_host, label, "split: and", text + 6, text, reterr);
         if (rc < 0)
             return rc;
         if (a.split_host <= 0 || a.split_host >= 100)
@@ -241,7 +241,7 @@ int aq_host_products_parse(struct aq_host_products_choice *ret, const char *labe
                            struct aq_err *reterr)
 {
     struct aq_host_products_choice p = {.given = !is_auto(text)};
-    int rc = p.given ? parse_share(&p.percent, label, text, reterr) : 0;
+    int rc = p.given ? parse_share(&p.percent, label, "auto or", text, text, reterr) : 0;
     if (rc == 0)
         *ret = p;
     return rc;

@@ -193,6 +193,12 @@ static void bad_options_name_what_is_wrong(void **state)
     assert_int_equal(aquifer_open(&a, "{\"model\": \"x\", \"tempreature\": 1}", NULL, &err),
                      -EINVAL);
     assert_non_null(strstr(err.text, "temperature"));
+    assert_int_equal(aquifer_open(&a, "{\"model\": \"x\", \"output\": \"y.jsonl\"}", NULL, &err),
+                     -EINVAL);
+    assert_non_null(strstr(err.text, "\"output\": a session has no files"));
+    assert_int_equal(aquifer_open(&a, "{\"model\": \"x\", \"retry-errors\": true}", NULL, &err),
+                     -EINVAL);
+    assert_non_null(strstr(err.text, "\"retry-errors\""));
     aquifer_close(session);
     assert_int_equal(open_session(", \"max_total_tokens\": 100000", &err), -EINVAL);
     assert_non_null(strstr(err.text, "max_total_tokens"));
