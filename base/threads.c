@@ -25,9 +25,8 @@ struct aq_pool {
     int spin_max;
     pthread_t *handle;
     struct worker {
-        _Alignas(64) struct aq_pool *pool;
+        struct aq_pool *pool;
         uint32_t index, group;
-        uint64_t own, others; /* tiles that it has taken of its group's share, and of others' */
     } * worker;
     struct aq_groups groups;
     /* Of the grid at hand.  A worker that comes late may read those of the next one, but then finds
@@ -61,16 +60,6 @@ static inline void relax(void)
 #endif
 }
 
-static void count_taken(struct worker *w, uint32_t group, uint32_t tiles)
-{
-    if (!tiles) /* it may have come late, and nobody waits for it */
-        return;
-    if (group == w->group)
-        w->own += tiles;
-    else
-        w->others += tiles;
-}
-
 /* Works on a group's share of the grid of this generation as long as it has tiles; how many that
  * were. */
 static uint32_t claim_share(struct aq_pool *p, uint32_t generation, uint32_t group, uint32_t worker)
@@ -88,7 +77,6 @@ static uint32_t claim_share(struct aq_pool *p, uint32_t generation, uint32_t gro
         count++;
         claim = atomic_load_explicit(next, memory_order_acquire);
     }
-    count_taken(&p->worker[worker], group, count);
     return count;
 }
 
@@ -169,16 +157,13 @@ int aq_pool_open(struct aq_pool **ret, uint32_t threads, struct aq_err *reterr)
     p->spin_max = threads <= usable_cpus() ? SPIN_MAX : 0;
     p->groups = (struct aq_groups){.count = 1, .end = {threads}};
     p->handle = calloc(threads, sizeof(*p->handle));
-    p->worker = aligned_alloc(_Alignof(struct worker), threads * sizeof(*p->worker));
-    if (p->worker)
-        memset(p->worker, 0, threads * sizeof(*p->worker));
+    p->worker = calloc(threads, sizeof(*p->worker));
     if (!p->handle || !p->worker) {
         aq_pool_close(p);
         return aq_error_memory(reterr, "worker pool of %u threads", threads);
     }
     for (uint32_t i = 1; i < threads; i++) {
-        p->worker[i].pool = p;
-        p->worker[i].index = i;
+        p->worker[i] = (struct worker){.pool = p, .index = i};
         int rc = aq_thread_start(&p->handle[i], NULL, worker_main, &p->worker[i]);
         if (rc) {
             aq_pool_close(p);
@@ -259,16 +244,6 @@ const struct aq_groups *aq_pool_groups(const struct aq_pool *p)
     return &p->groups;
 }
 
-void aq_pool_taken(const struct aq_pool *p, uint32_t group, uint64_t *ret_own, uint64_t *ret_others)
-{
-    *ret_own = *ret_others = 0;
-    for (uint32_t i = 0; i < p->threads; i++) {
-        const struct worker *w = &p->worker[i];
-        *ret_own += w->group == group ? w->own : 0;
-        *ret_others += w->group == group ? w->others : 0;
-    }
-}
-
 void aq_claims_open(struct aq_claims *c, const struct aq_pool *p, uint32_t units, uint32_t each)
 {
     for (uint32_t g = 0; g < p->groups.count; g++) {
@@ -277,16 +252,14 @@ void aq_claims_open(struct aq_claims *c, const struct aq_pool *p, uint32_t units
     }
 }
 
-uint32_t aq_claims_next(struct aq_claims *c, struct aq_pool *p, uint32_t worker)
+uint32_t aq_claims_next(struct aq_claims *c, const struct aq_pool *p, uint32_t worker)
 {
-    struct worker *w = &p->worker[worker];
+    uint32_t own = p->worker[worker].group;
     for (uint32_t i = 0; i < p->groups.count; i++) {
-        uint32_t g = (w->group + i) % p->groups.count;
+        uint32_t g = (own + i) % p->groups.count;
         uint32_t tile = __atomic_fetch_add(&c->group[g].next, 1, __ATOMIC_RELAXED);
-        if (tile < c->group[g].end) {
-            count_taken(w, g, 1);
+        if (tile < c->group[g].end)
             return tile;
-        }
     }
     return AQ_NO_TILE;
 }

@@ -63,10 +63,6 @@ uint32_t aq_pool_bind(struct aq_pool *p);
 bool aq_pool_spread(struct aq_pool *p, const struct aq_groups *groups,
                     const struct aq_cpus cpus[AQ_GROUPS_MAX]);
 const struct aq_groups *aq_pool_groups(const struct aq_pool *p);
-/* Tiles that a group's workers have taken of their own share so far, and of others'.  Between
- * grids; in one group all are its own. */
-void aq_pool_taken(const struct aq_pool *p, uint32_t group, uint64_t *ret_own,
-                   uint64_t *ret_others);
 
 /* Returns when all tiles are done; their outputs are visible to the caller.  Never allocates. */
 void aq_pool_run(struct aq_pool *p, aq_tile_fn *fn, void *arg, uint32_t tiles);
@@ -83,6 +79,6 @@ struct aq_claims {
 #define AQ_NO_TILE UINT32_MAX
 void aq_claims_open(struct aq_claims *c, const struct aq_pool *p, uint32_t units, uint32_t each);
 /* The next tile for this worker; AQ_NO_TILE: none is left. */
-uint32_t aq_claims_next(struct aq_claims *c, struct aq_pool *p, uint32_t worker);
+uint32_t aq_claims_next(struct aq_claims *c, const struct aq_pool *p, uint32_t worker);
 
 #endif

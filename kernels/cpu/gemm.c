@@ -240,7 +240,7 @@ static void work(void *arg, uint32_t index, uint32_t worker)
 {
     struct job *j = arg;
     struct worker w = open_worker(j, worker);
-    struct aq_pool *pool = aq_exec_pool(j->ex);
+    const struct aq_pool *pool = aq_exec_pool(j->ex);
     uint32_t now = aq_claims_next(&j->claims, pool, worker);
     /* A tile is claimed ahead of the one that is worked on, to know what to prefetch. */
     while (now != AQ_NO_TILE) {

@@ -211,6 +211,9 @@ static void advice_comes_with_habits_that_have_no_equal(void **state)
     options_refuse("bench", "--attention|both",
                    "expected auto, host, device, split or split:SHARE");
     options_refuse("bench", "--attention|split:100%", "between 0% and 100%");
+    options_refuse("bench", "--attention|split:1.5",
+                   "expected split: and a share such as 0.25 or 25% (of at most 100 %), found "
+                   "'split:1.5'");
 }
 
 static void wrong_values_name_flag_expected_and_found(void **state)
