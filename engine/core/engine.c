@@ -433,6 +433,11 @@ static void choose_nodes(struct aq_engine *e, enum aq_device_kind kind)
         topology = *e->seams.topology;
     aq_numa_choose(n, &topology, e->opts.numa, engine_on_gpu(e) ? e->cuda.info.numa_node : -1,
                    kind == AQ_DEVICE_UNIFIED ? e->pool : NULL);
+    if (e->opts.numa.mode == AQ_NUMA_NODE && n->large.kind == AQ_NUMA_ANYWHERE)
+        aq_log_line(&e->log, AQ_LOG_WARNING,
+                    "--numa %u: memory goes where the kernel puts it: %s; 'aquifer info --json' "
+                    "lists the nodes",
+                    e->opts.numa.node, n->why);
     n->bind = e->seams.bind;
     n->bind_user = e->seams.bind_user;
 }

@@ -209,6 +209,38 @@ static void each_node_has_its_part_and_tokens_are_the_same(void **state)
     }
 }
 
+static void take_line(void *user, enum aq_log_level level, const char *text)
+{
+    if (level == AQ_LOG_WARNING)
+        snprintf(user, 200, "%s", text);
+}
+
+static void a_node_that_cannot_be_had_is_told(void **state)
+{
+    char line[200] = "";
+    struct aq_log log = {take_line, line};
+    struct aq_engine_opts opts = {.model_dir = model_dir,
+                                  .compute = -1,
+                                  .weight_format = -1,
+                                  .kv_format = -1,
+                                  .threads = 1,
+                                  .host_memory = AQ_GIB,
+                                  .cache_dir = root,
+                                  .numa = {.mode = AQ_NUMA_NODE, .node = 3},
+                                  .log = &log};
+    struct aq_workload w = {.sequences = 1, .prompt_max = 4, .total_max = 8};
+    struct aq_numa_topology topology;
+    struct aq_engine *e;
+    (void)state;
+    make_up(&topology);
+    assert_int_equal(aq_engine_open(&e, &opts, NULL), 0);
+    aq_engine_set_seams(e, &(struct aq_engine_seams){.topology = &topology});
+    assert_int_equal(aq_engine_plan(e, &w, NULL), 0);
+    assert_int_equal(aq_engine_load(e, NULL), 0);
+    assert_non_null(strstr(line, "--numa 3: memory goes where the kernel puts it: this process"));
+    aq_engine_close(e);
+}
+
 /* Fewer workers than nodes, a device of its own, and what the user says. */
 static void parts_are_made_for_workers_on_several_nodes_alone(void **state)
 {
@@ -255,6 +287,7 @@ static int tear_down(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(each_node_has_its_part_and_tokens_are_the_same),
+    cmocka_unit_test(a_node_that_cannot_be_had_is_told),
     cmocka_unit_test(parts_are_made_for_workers_on_several_nodes_alone),
 };
 
