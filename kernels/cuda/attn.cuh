@@ -6,16 +6,6 @@
 
 #include "kernels/cuda/device.cuh"
 
-/* An address of global memory: what is loaded by it might else lie in shared memory, and would wait
- * for what is stored there. */
-template <typename T> AQ_DEVICE_FN T *aq_cu_global(T *at)
-{
-#ifdef __CUDACC__
-    __builtin_assume(__isGlobal(at));
-#endif
-    return at;
-}
-
 AQ_DEVICE_FN uint8_t *aq_cu_block(const struct aq_attn_seq *s, uint32_t head, uint32_t b)
 {
     size_t at = static_cast<size_t>(head) * s->head_table_step + b;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Decode attention over pages of head-blocks, in f32 over the cache's format; also the prefill that
- * tensor cores do not take.  Groups of query heads that they take are attn_group.cu's.
+ * tensor cores do not take.  What they take of decode is attn_group.cu's.
  *
  * Keys are taken in splits of 256 slots.  In a split each warp has every fourth head-block (or
  * second, or each, as K rows get longer): it brings K into shared memory by whole 16-byte units, a
@@ -74,6 +74,37 @@ static size_t room_bytes(const struct aq_attn *a, uint32_t warps, uint32_t nq, u
 
 /* ---- elements of a row ---- */
 
+/* Bytes that hold N neighbours of a row; of int4 those that have them in one half. */
+constexpr uint32_t bytes_of(enum aq_dtype t, uint32_t n)
+{
+    return t == AQ_F32 ? 4 * n : t == AQ_Q8 || t == AQ_Q4 ? n : 2 * n;
+}
+
+template <enum aq_dtype T, uint32_t N>
+struct alignas(bytes_of(T, N) < 16 ? bytes_of(T, N) : 16) neighbours {
+    uint8_t byte[bytes_of(T, N)];
+};
+
+/* Whether rows are neighbours<T, N> throughout. */
+template <enum aq_dtype T, uint32_t N> AQ_DEVICE_FN bool is_whole(uint32_t dim)
+{
+    return dim % N == 0 && (T != AQ_Q4 || (dim + 1) / 2 % N == 0);
+}
+
+/* Element e of those at `byte`; of int4 in the upper four bits, where it is one of those. */
+template <enum aq_dtype T>
+AQ_DEVICE_FN float element(const uint8_t *byte, uint32_t e, bool high, float scale, float minimum)
+{
+    if (T == AQ_F32)
+        return reinterpret_cast<const float *>(byte)[e];
+    if (T == AQ_F16)
+        return aq_cu_from_f16(reinterpret_cast<const uint16_t *>(byte)[e]);
+    if (T == AQ_BF16)
+        return aq_cu_from_bf16(reinterpret_cast<const uint16_t *>(byte)[e]);
+    uint32_t code = T == AQ_Q8 ? byte[e] : high ? byte[e] >> 4 : byte[e] & 15u;
+    return aq_cu_code_value(code, scale, minimum);
+}
+
 /* A row of K or V, wherever its elements or codes were brought. */
 template <enum aq_dtype T> struct row_of {
     const uint8_t *data;
@@ -89,35 +120,23 @@ template <enum aq_dtype T> struct row_of {
             minimum = aq_cu_from_f16(of[AQ_HEAD_BLOCK_SLOTS]);
         }
     }
-    __device__ float at(uint32_t d) const
-    {
-        if (T == AQ_F32)
-            return reinterpret_cast<const float *>(data)[d];
-        if (T == AQ_F16)
-            return aq_cu_from_f16(reinterpret_cast<const uint16_t *>(data)[d]);
-        if (T == AQ_BF16)
-            return aq_cu_from_bf16(reinterpret_cast<const uint16_t *>(data)[d]);
-        uint32_t half = (dim + 1) / 2;
-        uint32_t code = T == AQ_Q8 ? data[d] : d < half ? data[d] & 15u : data[d - half] >> 4;
-        return aq_cu_code_value(code, scale, minimum);
-    }
     /* N elements from d on, a multiple of N: at once where their bytes lie together. */
     template <uint32_t N> __device__ void load(uint32_t d, float *x) const
     {
-        constexpr uint32_t bytes = N * (T == AQ_F32 ? 4 : T == AQ_Q8 ? 1 : 2);
-        if (T == AQ_Q4 || bytes < 4 || dim % N) {
+        uint32_t half = T == AQ_Q4 ? (dim + 1) / 2 : dim;
+        if (sizeof(neighbours<T, N>) >= 4 && is_whole<T, N>(dim)) {
+            bool high = d >= half;
+            const uint8_t *from = data + (high ? d - half : d) / N * sizeof(neighbours<T, N>);
+            neighbours<T, N> w = *reinterpret_cast<const neighbours<T, N> *>(from);
             for (uint32_t e = 0; e < N; e++)
-                x[e] = d + e < dim ? at(d + e) : 0;
+                x[e] = element<T>(w.byte, e, high, scale, minimum);
             return;
         }
-        struct alignas(bytes < 16 ? bytes : 16) whole {
-            uint8_t byte[bytes];
-        };
-        const struct whole w = *reinterpret_cast<const struct whole *>(data + d / N * bytes);
-        row_of near = *this;
-        near.data = w.byte;
-        for (uint32_t e = 0; e < N; e++)
-            x[e] = near.at(e);
+        for (uint32_t e = 0; e < N; e++) {
+            bool high = d + e >= half;
+            x[e] = d + e < dim ? element<T>(data, high ? d + e - half : d + e, high, scale, minimum)
+                               : 0;
+        }
     }
 };
 
@@ -214,17 +233,6 @@ AQ_DEVICE_FN void split_weights(const struct aq_cu_decode *p, const struct room 
     }
 }
 
-/* Bytes that hold N neighbours of a row; of int4 those that have them in one half. */
-constexpr uint32_t bytes_of(enum aq_dtype t, uint32_t n)
-{
-    return t == AQ_F32 ? 4 * n : t == AQ_Q8 || t == AQ_Q4 ? n : 2 * n;
-}
-
-template <enum aq_dtype T, uint32_t N>
-struct alignas(bytes_of(T, N) < 16 ? bytes_of(T, N) : 16) neighbours {
-    uint8_t byte[bytes_of(T, N)];
-};
-
 /* Rows of V that are on their way for a lane before the first is used: a loop that waits for each
  * row takes one latency of memory a row, whatever its format. */
 enum { ROWS_AHEAD = 8 };
@@ -257,15 +265,10 @@ template <enum aq_dtype T, uint32_t ELEMENTS> struct rows_ahead {
 
     __device__ __forceinline__ float value(uint32_t k, uint32_t e) const
     {
-        if constexpr (T == AQ_F32)
-            return reinterpret_cast<const float *>(v[k].byte)[e];
-        else if constexpr (T == AQ_F16)
-            return aq_cu_from_f16(reinterpret_cast<const uint16_t *>(v[k].byte)[e]);
-        else if constexpr (T == AQ_BF16)
-            return aq_cu_from_bf16(reinterpret_cast<const uint16_t *>(v[k].byte)[e]);
-        uint32_t byte = v[k].byte[e];
-        uint32_t code = T == AQ_Q8 ? byte : high ? byte >> 4 : byte & 15u;
-        return aq_cu_code_value(code, aq_cu_from_f16(scale[k]), aq_cu_from_f16(minimum[k]));
+        if constexpr (T == AQ_Q8 || T == AQ_Q4)
+            return element<T>(v[k].byte, e, high, aq_cu_from_f16(scale[k]),
+                              aq_cu_from_f16(minimum[k]));
+        return element<T>(v[k].byte, e, false, 0, 0);
     }
 };
 
@@ -285,7 +288,7 @@ AQ_DEVICE_FN void split_values(const struct aq_cu_decode *p, const struct room *
     const struct aq_attn *a = &p->a;
     uint32_t warp = threadIdx.x / AQ_CU_WARP, dim = a->head_dim, padded = padded_of(dim);
     uint32_t own = aq_cu_lane() * ELEMENTS; /* the lane's elements are from here on */
-    bool whole = dim % ELEMENTS == 0 && (T != AQ_Q4 || (dim + 1) / 2 % ELEMENTS == 0);
+    bool whole = is_whole<T, ELEMENTS>(dim);
     float o[NQ][ELEMENTS] = {};
     struct aq_cu_span seen[NQ];
     for (uint32_t q = 0; q < NQ; q++)
@@ -674,7 +677,7 @@ static int decode(const struct aq_cuda_exec *ex, const struct aq_attn *a, struct
 int aq_cuda_attn_decode(const struct aq_cuda_exec *ex, const struct aq_attn *a)
 {
     struct way group = {AQ_CU_GROUP_QUERIES, true};
-    return decode(ex, a, aq_cu_group_takes(ex, a) ? group : plain_way(a));
+    return decode(ex, a, aq_cu_tile_takes(ex, a) ? group : plain_way(a));
 }
 
 int aq_cuda_attn_prefill_plain(const struct aq_cuda_exec *ex, const struct aq_attn *a)

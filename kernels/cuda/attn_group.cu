@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Decode attention on tensor cores, for groups of query heads: K and V of a KV head are read once
- * for up to 16 of its queries.
+ * Decode attention on tensor cores: K and V of a KV head are read once for up to 16 of its queries,
+ * of which there may be one.
  *
  * A block of four warps has 16 queries of a KV head, all of them in each warp; a warp takes every
  * fourth head-block of a split, as prefill does (attn_rows.cuh).  K and V go from memory straight
@@ -104,12 +104,6 @@ AQ_DEVICE_FN uint32_t half_of(uint32_t word, uint32_t i)
     return i ? word >> 16 : word & 0xffffu;
 }
 
-/* The codes of four bytes, one each: of int4 the low ones or the high ones. */
-template <enum aq_dtype T> AQ_DEVICE_FN uint32_t codes_of(uint32_t bytes, bool high)
-{
-    return T == AQ_Q8 ? bytes : bytes >> (high ? 4 : 0) & 0x0f0f0f0fu;
-}
-
 /* Sixteen keys, the second operand of scores: a lane has two of them, lane / 4 of the first eight
  * and of the other eight, and every fourth run of their rows. */
 template <enum aq_dtype T, uint32_t D> struct key_piece {
@@ -140,9 +134,9 @@ template <enum aq_dtype T, uint32_t D> struct key_piece {
         if constexpr (!format::codes)
             return words[j][k];
         uint32_t at = 2 * k % count; /* of int4 the high ones lie behind the low ones */
-        uint32_t bytes = codes_of<T>(words[j][at / 4], 2 * k >= count);
-        uint32_t codes = __byte_perm(bytes, AQ_CU_CODE, 0x4040 + at % 4 + (at % 4 + 1) * 0x100);
-        return aq_cu_pair_of_codes(codes, scale[j] * 0x10001u, minimum[j] * 0x10001u);
+        uint32_t bytes = aq_cu_codes_of<T>(words[j][at / 4], 2 * k >= count);
+        return aq_cu_pair_of_codes(aq_cu_two_codes(bytes, at % 4), scale[j] * 0x10001u,
+                                   minimum[j] * 0x10001u);
     }
 };
 
@@ -218,7 +212,7 @@ template <enum aq_dtype T, uint32_t D> struct value_piece {
             return half_of(low[n / 2], n % 2) | half_of(high[n / 2], n % 2) << 16;
         uint32_t at = n % count;
         uint32_t bytes = __byte_perm(low[at / 4], high[at / 4], 0x4400 + at % 4 * 0x1111);
-        uint32_t codes = codes_of<T>(bytes, n >= count) & 0x00ff00ffu;
+        uint32_t codes = aq_cu_codes_of<T>(bytes, n >= count) & 0x00ff00ffu;
         return aq_cu_pair_of_codes(codes | (AQ_CU_CODE & 0xff00ff00u), scale[h], minimum[h]);
     }
 };

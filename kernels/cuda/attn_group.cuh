@@ -6,16 +6,7 @@
 #include "kernels/cuda/attn_decode.cuh"
 #include "kernels/cuda/attn_tile.cuh"
 
-enum {
-    AQ_CU_GROUP_LEAST = 4, /* fewer query heads share the plain kernel's reading of K and V */
-    AQ_CU_GROUP_QUERIES = 16,
-};
-
-/* Says nothing of rows: what a row comes to must not depend on how many others there are. */
-static inline bool aq_cu_group_takes(const struct aq_cuda_exec *ex, const struct aq_attn *a)
-{
-    return a->q_per_kv >= AQ_CU_GROUP_LEAST && aq_cu_tile_takes(ex, a);
-}
+enum { AQ_CU_GROUP_QUERIES = 16 };
 
 /* Shared memory of a block of threads. */
 size_t aq_cuda_group_bytes(const struct aq_cu_decode *p, bool fused);

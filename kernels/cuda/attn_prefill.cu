@@ -4,12 +4,14 @@
  *
  * A block of four warps has 64 queries of a KV head (the query heads of a row are neighbours, so
  * that they share K and V), 16 a warp, and passes over the head-blocks from the first one that one
- * of its queries sees: K and V of 32 slots, contiguous in memory, into one of three stages of
- * shared memory by copies that run two head-blocks ahead.  A warp keeps its queries, the largest
- * score, the sum of weights and the weighted values in registers; its weights are in the right
- * places for the second product as they come out of the first one.  Every sum of a row is that
- * row's own, in one order, and a head-block of which it sees nothing changes none: a row has the
- * same bits whatever shares its tile.
+ * of its queries sees: K and V of 32 slots, contiguous in memory, into stages of shared memory.
+ * Copies that run on their own are two head-blocks ahead, in three stages; where there are none, or
+ * codes become values on their way, threads load the next head-block before they multiply one and
+ * store it in the other of two stages behind that.  A warp keeps its queries, the largest score,
+ * the sum of weights and the weighted values in registers; its weights are in the right places for
+ * the second product as they come out of the first one.  Every sum of a row is that row's own, in
+ * one order, and a head-block of which it sees nothing changes none: a row has the same bits
+ * whatever shares its tile.
  *
  * Queries (times scale), weights and values of codes are rounded to the 16-bit dtype of the cache;
  * scores, maxima, sums and values are f32.  Weights are powers of two of scores times log2(e). */
@@ -20,7 +22,8 @@ enum {
     THREADS = WARPS * AQ_CU_WARP,
     WARP_QUERIES = AQ_CU_TILE_QUERIES,
     BLOCK_QUERIES = WARPS * WARP_QUERIES,
-    STAGES = 3,
+    COPIED_STAGES = 3,
+    LOADED_STAGES = 2,
 };
 
 /* Scores of 16 queries and 32 keys. */
@@ -94,10 +97,24 @@ AQ_DEVICE_FN void store_rows(const struct aq_attn *a, const struct aq_attn_seq *
     }
 }
 
-/* A grid of (64 queries, KV heads, sequences); the queries that see most come first. */
-template <enum aq_dtype C, uint32_t D>
-__global__ void __launch_bounds__(THREADS) prefill_tile(struct aq_attn a)
+AQ_DEVICE_FN uint8_t *block_at(const struct aq_attn_seq *s, uint32_t head, uint32_t at,
+                               uint32_t blocks)
 {
+    return at < blocks ? aq_cu_block(s, head, at) : NULL;
+}
+
+/* Where copies run on their own, registers of a thread are few enough for three blocks of them. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#define TILE_BLOCKS(T, D) 2
+#else
+#define TILE_BLOCKS(T, D) ((T) == AQ_F16 || (T) == AQ_BF16 || (D) == 64 ? 3 : 2)
+#endif
+
+/* A grid of (64 queries, KV heads, sequences); the queries that see most come first. */
+template <enum aq_dtype T, uint32_t D>
+__global__ void __launch_bounds__(THREADS, TILE_BLOCKS(T, D)) prefill_tile(struct aq_attn a)
+{
+    constexpr enum aq_dtype C = T == AQ_BF16 ? AQ_BF16 : AQ_F16;
     constexpr uint32_t stage_units = 2 * AQ_HEAD_BLOCK_SLOTS * D / 8;
     AQ_SHARED(uint4, stages);
     const struct aq_attn_seq *s = &a.seqs[blockIdx.z];
@@ -113,49 +130,69 @@ __global__ void __launch_bounds__(THREADS) prefill_tile(struct aq_attn a)
         aq_cu_visible(len, s->rows, (aq_cu_min(tile + BLOCK_QUERIES, queries) - 1) / a.q_per_kv);
     uint32_t least = first < queries ? aq_cu_visible(len, s->rows, first / a.q_per_kv) : 0;
     uint32_t most = first < queries ? aq_cu_visible(len, s->rows, last / a.q_per_kv) : 0;
-    struct aq_cu_lane_rows<D> w;
-    aq_cu_load_queries<C, D, struct aq_cu_in_order>(&a, {s->row, s->rows, len, false}, head, first,
-                                                    &w);
     uint32_t begin = aq_cu_first(&a, aq_cu_visible(len, s->rows, tile / a.q_per_kv));
     uint32_t b = begin / AQ_HEAD_BLOCK_SLOTS;
     uint32_t blocks = (keys + AQ_HEAD_BLOCK_SLOTS - 1) / AQ_HEAD_BLOCK_SLOTS;
-    for (uint32_t early = b; early < b + STAGES - 1; early++) {
-        if (early < blocks)
-            aq_cu_stage_block<D>(stages + early % STAGES * stage_units, aq_cu_block(s, head, early),
-                                 a.kv_dtype, 2 * AQ_HEAD_BLOCK_SLOTS,
+    bool copies = !aq_cu_is_quantised(T) && aq_cu_copies_alone();
+    uint32_t stage_count = copies ? COPIED_STAGES : LOADED_STAGES;
+    struct aq_cu_next_block<T, D> next;
+    static_assert(next.threads == THREADS, "all of them");
+    for (uint32_t early = b; early < b + stage_count - 1; early++) {
+        uint8_t *block = block_at(s, head, early, blocks);
+        uint4 *stage = stages + early % stage_count * stage_units;
+        if (block && copies) {
+            aq_cu_stage_block<D>(stage, block, T, 2 * AQ_HEAD_BLOCK_SLOTS,
                                  len - early * AQ_HEAD_BLOCK_SLOTS, threadIdx.x, THREADS);
+        } else if (block) {
+            next.load(block, threadIdx.x);
+            next.store(stage, len - early * AQ_HEAD_BLOCK_SLOTS, threadIdx.x);
+        }
         aq_cu_copy_commit();
     }
+    uint8_t *coming = block_at(s, head, b + stage_count - 1, blocks);
+    struct aq_cu_lane_rows<D> w;
+    aq_cu_load_queries<C, D, struct aq_cu_in_order>(&a, {s->row, s->rows, len, false}, head, first,
+                                                    &w);
     for (; b < blocks; b++) {
-        uint32_t slot = b * AQ_HEAD_BLOCK_SLOTS, ahead = b + STAGES - 1;
-        aq_cu_copy_wait<STAGES - 2>();
-        __syncthreads(); /* block b is there for all threads; the buffer of b - 1 is free */
-        if (ahead < blocks)
-            aq_cu_stage_block<D>(stages + ahead % STAGES * stage_units, aq_cu_block(s, head, ahead),
-                                 a.kv_dtype, 2 * AQ_HEAD_BLOCK_SLOTS,
+        uint32_t slot = b * AQ_HEAD_BLOCK_SLOTS, ahead = b + stage_count - 1;
+        uint8_t *block = copies ? NULL : coming;
+        if (copies)
+            aq_cu_copy_wait<COPIED_STAGES - 2>();
+        __syncthreads(); /* block b is there for all threads; the stage of b - 1 is free */
+        if (copies && ahead < blocks)
+            aq_cu_stage_block<D>(stages + ahead % stage_count * stage_units,
+                                 aq_cu_block(s, head, ahead), T, 2 * AQ_HEAD_BLOCK_SLOTS,
                                  len - ahead * AQ_HEAD_BLOCK_SLOTS, threadIdx.x, THREADS);
         aq_cu_copy_commit();
-        if (slot >= most || slot + AQ_HEAD_BLOCK_SLOTS <= aq_cu_first(&a, least))
-            continue;
-        const uint4 *stage = stages + b % STAGES * stage_units;
-        float x[4][4] = {};
-        multiply_keys<C, D>(x, &w, stage);
-        aq_cu_weigh<D, 4>(x, &w, slot,
-                          slot + AQ_HEAD_BLOCK_SLOTS > least || slot < aq_cu_first(&a, most));
-        multiply_values<C, D>(x, &w, stage);
+        if (block) {
+            next.load(block, threadIdx.x);
+            coming = block_at(s, head, ahead + 1, blocks);
+        }
+        if (slot < most && slot + AQ_HEAD_BLOCK_SLOTS > aq_cu_first(&a, least)) {
+            const uint4 *stage = stages + b % stage_count * stage_units;
+            float x[4][4] = {};
+            multiply_keys<C, D>(x, &w, stage);
+            aq_cu_weigh<D, 4>(x, &w, slot,
+                              slot + AQ_HEAD_BLOCK_SLOTS > least || slot < aq_cu_first(&a, most));
+            multiply_values<C, D>(x, &w, stage);
+        }
+        if (block)
+            next.store(stages + ahead % stage_count * stage_units,
+                       len - ahead * AQ_HEAD_BLOCK_SLOTS, threadIdx.x);
     }
     store_rows<D>(&a, s, head, first, &w);
 }
 
-template <enum aq_dtype C>
+template <enum aq_dtype T>
 static int launch(const struct aq_cuda_exec *ex, const struct aq_attn *a, dim3 grid)
 {
-    size_t shared = STAGES * 2 * AQ_HEAD_BLOCK_SLOTS * a->head_dim * sizeof(uint16_t);
+    uint32_t stages = aq_dtype_is_quantised(T) || ex->sm < 80 ? LOADED_STAGES : COPIED_STAGES;
+    size_t shared = stages * 2 * AQ_HEAD_BLOCK_SLOTS * a->head_dim * sizeof(uint16_t);
     assert(shared <= AQ_CU_SHARED_MAX);
-    auto kernel = a->head_dim == 64   ? prefill_tile<C, 64>
-                  : a->head_dim == 80 ? prefill_tile<C, 80>
-                  : a->head_dim == 96 ? prefill_tile<C, 96>
-                                      : prefill_tile<C, 128>;
+    auto kernel = a->head_dim == 64   ? prefill_tile<T, 64>
+                  : a->head_dim == 80 ? prefill_tile<T, 80>
+                  : a->head_dim == 96 ? prefill_tile<T, 96>
+                                      : prefill_tile<T, 128>;
     return AQ_LAUNCH(ex, kernel, grid, THREADS, shared, *a);
 }
 
@@ -168,5 +205,11 @@ int aq_cuda_attn_prefill(const struct aq_cuda_exec *ex, const struct aq_attn *a)
         return 0;
     uint64_t queries = static_cast<uint64_t>(a->reach.rows) * a->q_per_kv;
     dim3 grid(aq_cu_div_up(queries, BLOCK_QUERIES), a->kv_heads, a->seq_count);
-    return a->kv_dtype == AQ_BF16 ? launch<AQ_BF16>(ex, a, grid) : launch<AQ_F16>(ex, a, grid);
+    switch (a->kv_dtype) {
+    case AQ_F16: return launch<AQ_F16>(ex, a, grid);
+    case AQ_BF16: return launch<AQ_BF16>(ex, a, grid);
+    case AQ_Q8: return launch<AQ_Q8>(ex, a, grid);
+    case AQ_Q4: return launch<AQ_Q4>(ex, a, grid);
+    default: return -EINVAL;
+    }
 }

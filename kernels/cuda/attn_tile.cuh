@@ -35,13 +35,6 @@ template <uint32_t D> AQ_DEVICE_FN uint32_t aq_cu_tile_at(uint32_t row, uint32_t
     return row * units + (unit ^ (row / (8 / spread) % spread));
 }
 
-/* A code's value in f16; a value beyond f16 becomes its largest. */
-AQ_DEVICE_FN float aq_cu_f16_value(uint32_t code, float scale, float minimum)
-{
-    float v = aq_cu_code_value(code, scale, minimum);
-    return v > 65504.0f ? 65504.0f : v < -65504.0f ? -65504.0f : v;
-}
-
 /* Eight elements of a row (0 to 31: K's, 32 to 63: V's) of a head-block, as they lie in memory. */
 struct aq_cu_unit {
     uint4 whole; /* of 16-bit elements */
@@ -49,12 +42,11 @@ struct aq_cu_unit {
     uint16_t scale, minimum;
 };
 
-template <uint32_t D, bool CODES>
-AQ_DEVICE_FN struct aq_cu_unit aq_cu_load_unit(uint8_t *block, enum aq_dtype t, uint32_t row,
-                                               uint32_t unit)
+template <enum aq_dtype T, uint32_t D>
+AQ_DEVICE_FN struct aq_cu_unit aq_cu_load_unit(uint8_t *block, uint32_t row, uint32_t unit)
 {
     struct aq_cu_unit u = {};
-    if (!CODES) {
+    if (T != AQ_Q8 && T != AQ_Q4) {
         u.whole = reinterpret_cast<const uint4 *>(block)[row * (D / 8) + unit];
         return u;
     }
@@ -62,34 +54,90 @@ AQ_DEVICE_FN struct aq_cu_unit aq_cu_load_unit(uint8_t *block, enum aq_dtype t, 
     u.scale = of[0];
     u.minimum = of[AQ_HEAD_BLOCK_SLOTS];
     /* The first half of a row of int4 is in the low halves of its bytes. */
-    uint32_t first = t == AQ_Q4 ? 8 * unit % (D / 2) : 8 * unit;
-    u.codes = *reinterpret_cast<const uint2 *>(aq_cu_kv_row(block, t, D, row) + first);
+    uint32_t first = T == AQ_Q4 ? 8 * unit % (D / 2) : 8 * unit;
+    u.codes = *reinterpret_cast<const uint2 *>(aq_cu_kv_row(block, T, D, row) + first);
     return u;
 }
 
-/* The elements of codes, in f16. */
-template <uint32_t D>
-AQ_DEVICE_FN uint4 aq_cu_unit_of_codes(const struct aq_cu_unit *u, enum aq_dtype t, uint32_t unit)
+/* Eight elements of codes, in f16; of int4 those of the upper halves of bytes or of the lower. */
+template <enum aq_dtype T>
+AQ_DEVICE_FN uint4 aq_cu_unit_of_codes(uint2 codes, bool high, uint16_t scale, uint16_t minimum)
 {
-    float scale = aq_cu_from_f16(u->scale), minimum = aq_cu_from_f16(u->minimum);
-    uint32_t shift = t == AQ_Q4 && 8 * unit >= D / 2 ? 4 : 0, mask = t == AQ_Q4 ? 15 : 255;
-    uint32_t pair[4];
-    for (uint32_t i = 0; i < 4; i++) {
-        uint32_t two = (i < 2 ? u->codes.x : u->codes.y) >> (i % 2 * 16 + shift);
-        pair[i] = aq_cu_pair<AQ_F16>(aq_cu_f16_value(two & mask, scale, minimum),
-                                     aq_cu_f16_value(two >> 8 & mask, scale, minimum));
-    }
-    return {pair[0], pair[1], pair[2], pair[3]};
+    uint32_t first = aq_cu_codes_of<T>(codes.x, high), last = aq_cu_codes_of<T>(codes.y, high);
+    uint32_t scales = scale * 0x10001u, minima = minimum * 0x10001u;
+    return {aq_cu_pair_of_codes(aq_cu_two_codes(first, 0), scales, minima),
+            aq_cu_pair_of_codes(aq_cu_two_codes(first, 2), scales, minima),
+            aq_cu_pair_of_codes(aq_cu_two_codes(last, 0), scales, minima),
+            aq_cu_pair_of_codes(aq_cu_two_codes(last, 2), scales, minima)};
 }
+
+/* A thread's part of a whole head-block, K's rows and V's, on its way through registers: loaded,
+ * and stored when there has been something else to do.  There are two threads for each row.  Of
+ * codes a thread has every other run of words, and of each half of a row the same ones: of int4
+ * those are the same bytes, and neighbours store into different banks. */
+template <enum aq_dtype T, uint32_t D> struct aq_cu_next_block {
+    static constexpr bool codes = T == AQ_Q8 || T == AQ_Q4;
+    static constexpr uint32_t threads = 2 * 2 * AQ_HEAD_BLOCK_SLOTS;
+    static constexpr uint32_t half = D / 16;        /* units of half a row: a word of codes each */
+    static constexpr uint32_t run = (half + 1) / 2; /* of a thread; the last may be there twice */
+    static constexpr uint32_t words = T == AQ_Q8 ? 2 * run : run;
+    uint4 whole[codes ? 1 : half] = {};
+    uint2 code[codes ? words : 1] = {};
+    uint16_t scale = 0, minimum = 0;
+
+    static __device__ __forceinline__ uint32_t word_of(uint32_t i, uint32_t thread)
+    {
+        return i / run * half + aq_cu_min(thread % 2 * run + i % run, half - 1);
+    }
+    __device__ __forceinline__ void load(uint8_t *from, uint32_t thread)
+    {
+        uint8_t *block = aq_cu_global(from);
+        uint32_t row = thread / 2;
+        if constexpr (codes) {
+            const uint8_t *data = aq_cu_kv_row(block, T, D, row);
+            const uint16_t *of = aq_cu_kv_scale(block, row);
+#pragma unroll
+            for (uint32_t i = 0; i < words; i++)
+                code[i] = reinterpret_cast<const uint2 *>(data)[word_of(i, thread)];
+            scale = of[0];
+            minimum = of[AQ_HEAD_BLOCK_SLOTS];
+        } else {
+#pragma unroll
+            for (uint32_t i = 0; i < half; i++)
+                whole[i] = reinterpret_cast<const uint4 *>(block)[i * threads + thread];
+        }
+    }
+
+    /* Slots from `slots` on are zeros. */
+    __device__ __forceinline__ void store(uint4 *tile, uint32_t slots, uint32_t thread) const
+    {
+        constexpr uint32_t units = D / 8;
+        uint32_t row = thread / 2;
+        bool there = row % AQ_HEAD_BLOCK_SLOTS < slots;
+#pragma unroll
+        for (uint32_t i = 0; i < (codes ? 2 * run : half); i++) {
+            if constexpr (codes) {
+                uint32_t unit = word_of(i, thread);
+                uint4 v = aq_cu_unit_of_codes<T>(code[i % words], unit >= half, scale, minimum);
+                tile[aq_cu_tile_at<D>(row, unit)] = there ? v : uint4{0, 0, 0, 0};
+            } else {
+                uint32_t at = i * threads + thread;
+                there = at / units % AQ_HEAD_BLOCK_SLOTS < slots;
+                tile[aq_cu_tile_at<D>(at / units, at % units)] =
+                    there ? whole[i] : uint4{0, 0, 0, 0};
+            }
+        }
+    }
+};
 
 /* Units that are on their way for a thread where registers are on the way. */
 enum { AQ_CU_UNITS_AHEAD = 4 };
 
 /* aq_cu_stage_block() by way of registers.  What is no slot or no unit is read like the rest, of
  * which there is enough in the block, and not stored: no load waits for a condition. */
-template <uint32_t D, bool CODES>
-AQ_DEVICE_FN void aq_cu_stage_units(uint4 *tile, uint8_t *block, enum aq_dtype t, uint32_t rows,
-                                    uint32_t slots, uint32_t thread, uint32_t threads)
+template <enum aq_dtype T, uint32_t D>
+AQ_DEVICE_FN void aq_cu_stage_units(uint4 *tile, uint8_t *block, uint32_t rows, uint32_t slots,
+                                    uint32_t thread, uint32_t threads)
 {
     constexpr uint32_t units = D / 8;
     uint32_t count = rows * units;
@@ -98,12 +146,15 @@ AQ_DEVICE_FN void aq_cu_stage_units(uint4 *tile, uint8_t *block, enum aq_dtype t
 #pragma unroll
         for (uint32_t k = 0; k < AQ_CU_UNITS_AHEAD; k++) {
             uint32_t at = aq_cu_min(u + k * threads, count - 1);
-            ahead[k] = aq_cu_load_unit<D, CODES>(block, t, at / units, at % units);
+            ahead[k] = aq_cu_load_unit<T, D>(block, at / units, at % units);
         }
 #pragma unroll
         for (uint32_t k = 0; k < AQ_CU_UNITS_AHEAD; k++) {
             uint32_t at = u + k * threads, row = at / units;
-            uint4 v = CODES ? aq_cu_unit_of_codes<D>(&ahead[k], t, at % units) : ahead[k].whole;
+            uint4 v = ahead[k].whole;
+            if (T == AQ_Q8 || T == AQ_Q4)
+                v = aq_cu_unit_of_codes<T>(ahead[k].codes, at % units >= units / 2, ahead[k].scale,
+                                           ahead[k].minimum);
             if (at < count)
                 tile[aq_cu_tile_at<D>(row, at % units)] =
                     row % AQ_HEAD_BLOCK_SLOTS < slots ? v : uint4{0, 0, 0, 0};
@@ -118,12 +169,16 @@ AQ_DEVICE_FN void aq_cu_stage_block(uint4 *tile, uint8_t *block, enum aq_dtype t
                                     uint32_t slots, uint32_t thread, uint32_t threads)
 {
     constexpr uint32_t units = D / 8;
-    if (aq_cu_is_quantised(t)) {
-        aq_cu_stage_units<D, true>(tile, block, t, rows, slots, thread, threads);
+    if (t == AQ_Q8) {
+        aq_cu_stage_units<AQ_Q8, D>(tile, block, rows, slots, thread, threads);
+        return;
+    }
+    if (t == AQ_Q4) {
+        aq_cu_stage_units<AQ_Q4, D>(tile, block, rows, slots, thread, threads);
         return;
     }
     if (!aq_cu_copies_alone()) {
-        aq_cu_stage_units<D, false>(tile, block, t, rows, slots, thread, threads);
+        aq_cu_stage_units<AQ_F16, D>(tile, block, rows, slots, thread, threads);
         return;
     }
     for (uint32_t u = thread; u < rows * units; u += threads) {

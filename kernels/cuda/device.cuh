@@ -43,6 +43,16 @@ enum {
 };
 #define AQ_CU_ALL 0xffffffffu
 
+/* An address of global memory: what is loaded by it might else lie in shared memory, and would wait
+ * for what is stored there. */
+template <typename T> AQ_DEVICE_FN T *aq_cu_global(T *at)
+{
+#ifdef __CUDACC__
+    __builtin_assume(__isGlobal(at));
+#endif
+    return at;
+}
+
 /* ---- 16-bit floats: the bits of base/half.h ---- */
 
 AQ_DEVICE_FN float aq_cu_from_f16(uint16_t h)

@@ -52,11 +52,11 @@ size_t aq_cuda_attn_decode_workspace(const struct aq_attn *a);
  * capability 8.0): q times scale, the weights and the values of codes are rounded to f16 (bf16
  * where the cache is), once each; all sums are f32.  There, an infinity or a NaN in V reaches,
  * within its own sequence, rows near it that do not see it.  Otherwise as attn_prefill_plain.
- *   attn_decode: from 4 query heads of a KV head on likewise, with the same roundings: K and V are
- * read once per 16 query rows of a KV head.  What is remembered of slots comes from those scores,
- * in f32.  Otherwise in f32 over the cache's format; K and V are read once per 4 query rows.  Which
- * of the two does not depend on how many rows a sequence has.  Either reads splits that sequences
- * share (seqs' `shared`, and reach) for as many of their query rows at once.
+ *   attn_decode: likewise, with the same roundings: K and V are read once per 16 query rows of a KV
+ * head.  What is remembered of slots comes from those scores, in f32.  Otherwise in f32 over the
+ * cache's format; K and V are read once per 4 query rows.  Which of the two does not depend on how
+ * many rows a sequence has.  Either reads splits that sequences share (seqs' `shared`, and reach)
+ * for as many of their query rows at once.
  *   attn_prefill_plain: without tensor cores: every format and head size, the bits of decode where
  * that is without them; K and V are read once per 4 query rows of a KV head.
  *   attn_stats: on tensor cores where attn_prefill is, with its rounding of q and K; exp and sums

@@ -135,6 +135,18 @@ AQ_DEVICE_FN uint32_t aq_cu_pair_of_codes(uint32_t codes, uint32_t scales, uint3
 #endif
 }
 
+/* The codes of four bytes, one each: of int4 the low ones or the high ones. */
+template <enum aq_dtype T> AQ_DEVICE_FN uint32_t aq_cu_codes_of(uint32_t bytes, bool high)
+{
+    return T == AQ_Q8 ? bytes : bytes >> (high ? 4 : 0) & 0x0f0f0f0fu;
+}
+
+/* Of such four, those at byte `at` and the next, as aq_cu_pair_of_codes() takes them. */
+AQ_DEVICE_FN uint32_t aq_cu_two_codes(uint32_t bytes, uint32_t at)
+{
+    return __byte_perm(bytes, AQ_CU_CODE, 0x4040 + at + (at + 1) * 0x100);
+}
+
 /* ---- exponentials ---- */
 
 /* 2^x, off by 2 steps at most; results below the normal range are 0. */

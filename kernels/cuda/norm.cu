@@ -8,6 +8,7 @@ enum {
     NORM_THREADS = 256,
     FINISH_THREADS = 256,
     FLIGHT = 4, /* numbers that a thread has asked for before it looks at the first */
+    EIGHT = 8,  /* neighbours that it takes at once where rows are whole units of so many */
 };
 
 /* A thread's numbers [FLIGHT] of one turn over a vector, 0 past its end; NULL: `otherwise`. */
@@ -82,20 +83,79 @@ AQ_DEVICE_FN float activate(enum aq_activation a, float v)
     }
 }
 
-__global__ void __launch_bounds__(FINISH_THREADS) finish_row(struct aq_cuda_finish f)
+AQ_DEVICE_FN float finished(const struct aq_cuda_finish *f, float x, float bias, float y)
 {
-    uint32_t row = blockIdx.x, step = gridDim.y * blockDim.x;
-    for (uint32_t c = blockIdx.y * blockDim.x + threadIdx.x; c < f.columns; c += step) {
-        float v = aq_cu_load(f.x, f.x_dtype, row * f.x_stride + c);
+    float v = activate(f->activation, f->bias ? x + bias : x);
+    return f->combine == AQ_COMBINE_ADD ? v + y : f->combine == AQ_COMBINE_MULTIPLY ? v * y : v;
+}
+
+/* Eight neighbours that are on their way, as they lie in memory. */
+struct eight {
+    uint4 u[2];
+};
+
+AQ_DEVICE_FN struct eight ask_for(const void *data, enum aq_dtype t, size_t index)
+{
+    const uint4 *from = static_cast<const uint4 *>(data) + index / (t == AQ_F32 ? 4 : 8);
+    struct eight e = {{from[0], {}}};
+    if (t == AQ_F32)
+        e.u[1] = from[1];
+    return e;
+}
+
+AQ_DEVICE_FN float element(const struct eight *e, enum aq_dtype t, uint32_t i)
+{
+    const uint32_t words[] = {e->u[0].x, e->u[0].y, e->u[0].z, e->u[0].w,
+                              e->u[1].x, e->u[1].y, e->u[1].z, e->u[1].w};
+    if (t == AQ_F32)
+        return __uint_as_float(words[i]);
+    uint16_t bits = static_cast<uint16_t>(words[i / 2] >> i % 2 * 16);
+    return t == AQ_F16 ? aq_cu_from_f16(bits) : aq_cu_from_bf16(bits);
+}
+
+AQ_DEVICE_FN void put(void *data, enum aq_dtype t, size_t index, const float v[EIGHT])
+{
+    uint4 *to = static_cast<uint4 *>(data) + index / (t == AQ_F32 ? 4 : 8);
+    uint32_t words[EIGHT] = {};
+#pragma unroll
+    for (uint32_t i = 0; i < EIGHT; i++) {
+        if (t == AQ_F32)
+            words[i] = __float_as_uint(v[i]);
+        else
+            words[i / 2] |=
+                static_cast<uint32_t>(t == AQ_F16 ? aq_cu_to_f16(v[i]) : aq_cu_to_bf16(v[i]))
+                << i % 2 * 16;
+    }
+    to[0] = {words[0], words[1], words[2], words[3]};
+    if (t == AQ_F32)
+        to[1] = {words[4], words[5], words[6], words[7]};
+}
+
+/* A grid of (rows, parts of them): eight columns a thread, where all rows are `whole` units of
+ * eight that begin at 16 bytes. */
+__global__ void __launch_bounds__(FINISH_THREADS) finish_row(struct aq_cuda_finish f, bool whole)
+{
+    uint32_t c = EIGHT * (blockIdx.y * blockDim.x + threadIdx.x);
+    size_t from = blockIdx.x * f.x_stride + c, to = blockIdx.x * f.y_stride + c;
+    if (whole && c < f.columns) {
+        struct eight x = ask_for(f.x, f.x_dtype, from), bias = {}, y = {};
         if (f.bias)
-            v += f.bias[c];
-        v = activate(f.activation, v);
-        size_t at = row * f.y_stride + c;
-        if (f.combine == AQ_COMBINE_ADD)
-            v += aq_cu_load(f.y, f.y_dtype, at);
-        else if (f.combine == AQ_COMBINE_MULTIPLY)
-            v *= aq_cu_load(f.y, f.y_dtype, at);
-        aq_cu_store(f.y, f.y_dtype, at, v);
+            bias = ask_for(f.bias, AQ_F32, c);
+        if (f.combine != AQ_COMBINE_SET)
+            y = ask_for(f.y, f.y_dtype, to);
+        float v[EIGHT];
+#pragma unroll
+        for (uint32_t i = 0; i < EIGHT; i++)
+            v[i] = finished(&f, element(&x, f.x_dtype, i), element(&bias, AQ_F32, i),
+                            element(&y, f.y_dtype, i));
+        put(f.y, f.y_dtype, to, v);
+        return;
+    }
+    for (uint32_t i = 0; i < EIGHT && c + i < f.columns; i++) {
+        float bias = f.bias ? f.bias[c + i] : 0;
+        float y = f.combine != AQ_COMBINE_SET ? aq_cu_load(f.y, f.y_dtype, to + i) : 0;
+        aq_cu_store(f.y, f.y_dtype, to + i,
+                    finished(&f, aq_cu_load(f.x, f.x_dtype, from + i), bias, y));
     }
 }
 
@@ -113,7 +173,11 @@ int aq_cuda_finish(const struct aq_cuda_exec *ex, const struct aq_cuda_finish *f
     assert(aq_dtype_is_float(f->x_dtype) && aq_dtype_is_float(f->y_dtype));
     if (!f->rows || !f->columns)
         return 0;
-    uint32_t threads = aq_cu_row_threads(f->columns, FINISH_THREADS);
-    dim3 grid(f->rows, aq_cu_div_up(f->columns, 4 * threads));
-    return AQ_LAUNCH(ex, finish_row, grid, threads, 0, *f);
+    uint64_t places = reinterpret_cast<uintptr_t>(f->x) | reinterpret_cast<uintptr_t>(f->y) |
+                      reinterpret_cast<uintptr_t>(f->bias);
+    bool whole = !(places % 16 || (f->columns | f->x_stride | f->y_stride) % EIGHT);
+    uint32_t units = aq_cu_div_up(f->columns, EIGHT);
+    uint32_t threads = aq_cu_row_threads(units, FINISH_THREADS);
+    dim3 grid(f->rows, aq_cu_div_up(units, threads));
+    return AQ_LAUNCH(ex, finish_row, grid, threads, 0, *f, whole);
 }

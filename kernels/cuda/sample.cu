@@ -250,11 +250,11 @@ AQ_DEVICE_FN float raw_logit(const struct aq_cuda_draw *d, const float *logits, 
 {
     uint64_t at = UINT64_MAX;
     for (uint32_t i = threadIdx.x; i < d->masked_count; i += SAMPLE_THREADS)
-        at = d->masked[i] == id && i < at ? i : at;
+        at = aq_cu_global(d->masked)[i] == id && i < at ? i : at;
     for (uint32_t i = threadIdx.x; has_penalties(d) && i < d->seen_count; i += SAMPLE_THREADS)
-        at = d->seen[i] == id && d->masked_count + i < at ? d->masked_count + i : at;
+        at = aq_cu_global(d->seen)[i] == id && d->masked_count + i < at ? d->masked_count + i : at;
     at = block_min(at, s->count);
-    return at == UINT64_MAX ? logits[id] : d->before[at];
+    return at == UINT64_MAX ? logits[id] : aq_cu_global(d->before)[at];
 }
 
 /* The largest logit, of equal ones the lowest id; 0 where none is possible. */

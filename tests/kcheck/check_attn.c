@@ -363,13 +363,15 @@ static void check_sizes(struct kc *kc, bool prefill, const struct size *size)
                           size->kv_heads, size->q_per_kv, size->head_dim, kc_fill_name(fills[f].q),
                           kc_fill_name(fills[f].k), kc_fill_name(fills[f].v)))
                 continue;
+            /* What tensor cores compute has a check of its own, with wider limits. */
+            bool rounds = kc_rows_only(kc) && !prefill;
             struct kc_attn_shape shape = {
                 .seqs = 3,
                 .kv_heads = size->kv_heads,
                 .q_per_kv = size->q_per_kv,
                 .head_dim = size->head_dim,
                 .kv_dtype = kv_dtypes[d],
-                .out_dtype = f % 3 == 1 ? AQ_BF16 : AQ_F32,
+                .out_dtype = f % 3 == 1 && !rounds ? AQ_BF16 : AQ_F32,
                 .rows_max = prefill ? 130 : 4,
                 .len_max = 200,
                 .ragged = kc_below(kc, 2),

@@ -26,8 +26,9 @@ static double activated(enum aq_activation a, double v)
 
 static void check_finish(struct kc *kc, struct aq_cuda_finish f, enum kc_fill fill)
 {
-    f.x_stride = f.columns + kc_below(kc, 4);
-    f.y_stride = f.columns + kc_below(kc, 4);
+    uint32_t step = kc_below(kc, 2) ? 8 : 1; /* in units that are read at once, and not */
+    f.x_stride = f.columns + step * kc_below(kc, 4);
+    f.y_stride = f.columns + step * kc_below(kc, 4);
     f.x = kc_in(kc, f.x_dtype, fill, f.rows, f.columns, f.x_stride);
     f.bias = kc_below(kc, 3) ? kc_in(kc, AQ_F32, KC_NORMAL, 1, f.columns, f.columns) : NULL;
     struct kc_out y = kc_out(kc, f.y_dtype, f.rows, f.columns, f.y_stride);

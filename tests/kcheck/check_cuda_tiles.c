@@ -581,7 +581,7 @@ static struct kc_attn_shape group_shape(struct kc *kc, enum aq_dtype kv, uint32_
     return shape;
 }
 
-/* Every group, on tensor cores or not, of one to three rows. */
+/* Every group, of one to three rows. */
 static void check_groups(struct kc *kc, enum aq_dtype kv, uint32_t dim)
 {
     const char *name = aq_dtype_name(kv);
@@ -641,13 +641,7 @@ static void check(struct kc *kc)
         struct kc_attn_shape shape = shape_of(kc, plain[of].kv, plain[of].dim);
         shape.out_dtype = plain[of].out;
         shape.rows_max = 5;
-        if (decode)
-            shape.q_per_kv = 8;
         check_plain(kc, &shape, plain[of].sm, decode);
-    }
-    if (kc_begin(kc, KC_CUDA_SLOT, "groups_plain_x3")) { /* too few heads to be worth a tile */
-        struct kc_attn_shape shape = group_shape(kc, AQ_F16, 64, 3, 3);
-        check_plain(kc, &shape, 90, true);
     }
 }
 

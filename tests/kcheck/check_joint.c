@@ -162,7 +162,7 @@ static void check(struct kc *kc)
             check_shared(kc, &shape, kind);
     }
     for (uint32_t i = 0; i < AQ_ARRAY_LEN(kv_dtypes) - 2 && kc_new(kc) != kc_ref(kc); i++) {
-        uint32_t few = i && i % 2 == 0 ? 4 : 1; /* of a device, which takes 4 or 16 queries */
+        uint32_t few = i && i % 2 == 0 ? 4 : 1; /* of a device, which takes 4 queries or 16 */
         struct kc_attn_shape shape = {.seqs = 3,
                                       .kv_heads = 4,
                                       .q_per_kv = device ? few : 1 + i,

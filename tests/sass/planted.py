@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The gates of sass.py see what they are for: loops with too little on its way, generic loads, spills, more registers."""
+"""The gates of sass.py see what they are for: loops with too little on its way, generic loads, stacks, more registers."""
 import unittest
 
 import sass
@@ -24,16 +24,34 @@ ONE = """.text.one:
         /*0040*/                   FFMA R20, R4, R5, R20 ;
         /*0050*/               @P0 BRA `(.L_x_2) ;
 """
-PTXAS = """ptxas info    : Compiling entry function 'ahead' for 'sm_90'
-ptxas info    : Function properties for ahead
-    0 bytes stack frame, {} bytes spill stores, 0 bytes spill loads
-ptxas info    : Used {} registers, 380 bytes cmem[0]
+INFO = """ //----- nvinfo : EIATTR_REGCOUNT
+ .align 4
+        /*0000*/  .byte 0x04, 0x2f
+        /*0002*/  .short (.L_1 - .L_0)
+ .align 4
+.L_0:
+        /*0004*/  .word index@(ahead)
+        /*0008*/  .word 0x00000030
+
+
+ //----- nvinfo : EIATTR_MIN_STACK_SIZE
+ .align 4
+.L_95:
+        /*0240*/  .byte 0x04, 0x12
+        /*0242*/  .short (.L_97 - .L_96)
+ .align 4
+.L_96:
+        /*0244*/  .word index@(ahead)
+        /*0248*/  .word 0x00000008
+ .section .nv.shared.ahead,"aw",@nobits
+ .align 16
+ .zero 1024
 """
-GATES = {"loops": [{"kernel": "ahead|one", "sm": [90], "bytes": 64}], "nvcc": "1", "registers": {"90": {"ahead": 40}}}
+GATES = {"loops": [{"kernel": "ahead|one", "sm": [90], "bytes": 64}], "nvcc": "1", "kept": {"90": {"ahead": [40, 64]}}}
 
 
-def said(text, name, spilled=0, registers=40, version="1"):
-    kernel = {"registers": registers, "spilled": spilled, "loops": sass.loops(sass.functions(text)[name])}
+def said(text, name, stack=0, registers=40, version="1"):
+    kernel = {"registers": registers, "stack": stack, "loops": sass.loops(sass.functions(text)[name])}
     return " ".join(sass.judge(GATES, 90, {name: kernel}, version))
 
 
@@ -58,22 +76,30 @@ class Planted(unittest.TestCase):
 
     def test_a_kernel_without_a_loop_is_judged_by_all_its_code(self):
         unrolled = AHEAD.replace("ahead:", "unrolled:").replace(".L_x_1:\n", "").replace("@!P0 BRA `(.L_x_1)", "NOP")
-        kernel = {"registers": 40, "spilled": 0, "loops": [], "straight": sass.in_flight(
+        kernel = {"registers": 40, "stack": 0, "loops": [], "straight": sass.in_flight(
             sass.functions(unrolled)["unrolled"])[1:]}
-        gates = {"loops": [{"kernel": "unrolled", "sm": [90], "bytes": 64, "straight": True}], "nvcc": "1", "registers": {}}
+        gates = {"loops": [{"kernel": "unrolled", "sm": [90], "bytes": 64, "straight": True}], "nvcc": "1", "kept": {}}
         self.assertEqual(list(sass.judge(gates, 90, {"unrolled": kernel}, "1")), [])
         gates["loops"][0]["bytes"] = 80
         self.assertIn("64 bytes a thread", " ".join(sass.judge(gates, 90, {"unrolled": kernel}, "1")))
 
-    def test_spills_and_registers_are_seen(self):
-        self.assertEqual(sass.resources(PTXAS.format(8, 48)), {"ahead": (48, 8, 0)})
-        self.assertIn("spills 8 bytes", said(AHEAD, "ahead", 8))
-        kept = {**GATES, "spills": {"90": {"ahead": 8}}}
+    def test_stacks_registers_and_other_loops_are_seen(self):
+        self.assertEqual(sass.resources(INFO), {"ahead": (48, 8, 1024)})
+        self.assertIn("8 bytes of stack", said(AHEAD, "ahead", 8))
+        allowed = {**GATES, "stacks": {"90": {"ahead": 8}}}
         kernel = {"registers": 40, "loops": sass.loops(sass.functions(AHEAD)["ahead"])}
-        self.assertEqual(list(sass.judge(kept, 90, {"ahead": {**kernel, "spilled": 8}}, "1")), [])
-        self.assertIn("spills 12", " ".join(sass.judge(kept, 90, {"ahead": {**kernel, "spilled": 12}}, "1")))
+        self.assertEqual(list(sass.judge(allowed, 90, {"ahead": {**kernel, "stack": 8}}, "1")), [])
+        self.assertIn("12 bytes of stack", " ".join(sass.judge(allowed, 90, {"ahead": {**kernel, "stack": 12}}, "1")))
         self.assertIn("48 registers, 40 are kept", said(AHEAD, "ahead", 0, 48))
         self.assertEqual(said(AHEAD, "ahead", 0, 48, "2"), "")
+        two = {**GATES, "kept": {"90": {"ahead": [40, 64, 16]}}}
+        loops = kernel["loops"] + [(9, 1, 8, False)]
+        self.assertIn("its loops have [64, 8] bytes on their way, [64, 16] are kept",
+                      " ".join(sass.judge(two, 90, {"ahead": {**kernel, "stack": 0, "loops": loops}}, "1")))
+
+    def test_code_that_is_planted_waits_for_each_load(self):
+        code = sass.functions(AHEAD)["ahead"] + ["LDGSTS.E.BYPASS.128 [R9], desc[UR6][R2.64]"]
+        self.assertEqual(sass.in_flight(list(sass.one_at_a_time(code)))[:2], (1, 16))
 
     def test_a_kernel_that_is_gone_is_named(self):
         self.assertIn("no kernel is called 'ahead|one'", " ".join(sass.judge(GATES, 90, {}, "1")))

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What nvcc made of the CUDA kernels: registers, spills, and how many bytes a thread has on their way in each loop.
 
-    sass.py FOLDER                 compiles kernels/cuda/*.cu into FOLDER and compares with gates.json
-    sass.py FOLDER --list WORD     prints the loops of kernels with WORD in their names
-    sass.py FOLDER --keep          writes registers as found into gates.json
+    sass.py FILE...                the kernels in aquifer_cuda.so, or in objects of nvcc, compared with gates.json
+    sass.py FILE... --list WORD    prints the loops of kernels with WORD in their names
+    sass.py FILE... --keep         writes registers and loops as found into gates.json
+    sass.py FILE... --planted      also shows that each gate sees it when its kernels get worse
 
 A memory-bound kernel reaches the memory's speed only where enough bytes are asked for before the first is used (Little's
 law: H100 takes some 20 KB an SM).  A load is on its way from its instruction to the first one that reads its register;
@@ -12,50 +13,67 @@ the code of a loop is followed once in its order, so a loop that branches is jud
 "straight" asks for everything before a loop, and is judged by all its code.  A generic load (LD where
 LDG would do) may alias shared memory, so that no later load is moved before it.
 
-Needs nvcc, and nvdisasm of the toolkit or of PyPI's nvidia-cuda-nvdisasm.  Exit status 77 where one of them is missing."""
-import argparse, glob, json, os, re, shutil, subprocess, sys
+gates.json says what the best loop of a kernel must have, and keeps what all of them had with one nvcc: with the same one,
+no loop may have less.
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+Needs nvdisasm of the toolkit or of PyPI's nvidia-cuda-nvdisasm.  Exit status 77 where it is missing."""
+import argparse, glob, json, os, re, shutil, struct, subprocess, sys, tempfile
+from concurrent.futures import ThreadPoolExecutor
+
 GATES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "gates.json")
 LOAD = re.compile(r"(LDG|LD)\.(\S+) +(R\d+)")
 
 
-def tools():
-    """Paths of nvcc and nvdisasm, or None."""
-    nvcc = shutil.which("nvcc") or next(iter(glob.glob("/usr/local/cuda/bin/nvcc")), None)
+def disassembler():
+    """Path of nvdisasm, or None."""
     places = [p for d in sys.path if d for p in glob.glob(os.path.join(d, "nvidia", "*", "bin", "nvdisasm"))]
-    beside = nvcc and os.path.join(os.path.dirname(nvcc), "nvdisasm")
-    if beside and os.path.exists(beside):
-        places.insert(0, beside)
-    return nvcc, shutil.which("nvdisasm") or next(iter(places), None)
+    return shutil.which("nvdisasm") or next(iter(glob.glob("/usr/local/cuda/bin/nvdisasm") + places), None)
 
 
-def compiled(nvcc, folder, source, sm):
-    """(path of the cubin, what ptxas said), made anew where a source is newer."""
-    name = os.path.join(folder, f"{os.path.basename(source)[:-3]}.{sm}")
-    newest = max(map(os.path.getmtime, glob.glob(os.path.join(ROOT, "kernels", "cuda", "*.cu*")) +
-                     [os.path.join(ROOT, "kernels", "kernels.h"), os.path.join(ROOT, "kernels", "cuda", "launch.h")]))
-    if not os.path.exists(name + ".txt") or os.path.getmtime(name + ".txt") < newest:
-        p = subprocess.run([nvcc, "-cubin", f"-arch=sm_{sm}", "-std=c++17", "-fmad=false", "-Xptxas", "-v", "-I", ROOT,
-                            source, "-o", name + ".cubin"], capture_output=True, text=True, check=False)
-        if p.returncode:
-            sys.exit(p.stderr)
-        with open(name + ".txt", "w", encoding="utf-8") as f:
-            f.write(p.stderr)
-    with open(name + ".txt", encoding="utf-8") as f:
-        return name + ".cubin", f.read()
-
-
-def resources(said):
-    """{mangled name: (registers, bytes spilled, static shared memory)}"""
-    found = {}
-    for part in said.split("Compiling entry function '")[1:]:
-        name = part.split("'", 1)[0]
-        spilled = sum(map(int, re.findall(r"(\d+) bytes spill", part)))
-        shared = re.search(r"(\d+) bytes smem", part)
-        found[name] = (int(re.search(r"Used (\d+) registers", part).group(1)), spilled,
-                       int(shared.group(1)) if shared else 0)
+def cubins(path):
+    """[(compute capability times 10, bytes of an ELF file)]: code of machines in the fatbinaries of a file.  A fatbinary
+    is a header (magic, version, size of the header, size of what follows) and entries, each with a header of its own
+    (kind: 2 is code of a machine; sizes of header and contents; at 28 bytes the machine)."""
+    with open(path, "rb") as f:
+        data = f.read()
+    found, at = [], data.find(b"\x50\xed\x55\xba")
+    while at >= 0:
+        version, header, size = struct.unpack_from("<HHQ", data, at + 4)
+        entry, end = at + header, at + header + size
+        while version == 1 and entry < end:
+            kind, _, header, size = struct.unpack_from("<HHIQ", data, entry)
+            if kind == 2:
+                if data[entry + header:entry + header + 4] != b"\x7fELF":
+                    sys.exit(f"{path}: its code is compressed; build with nvcc's default for code of machines")
+                sm = struct.unpack_from("<I", data, entry + 28)[0]
+                found.append((sm, data[entry + header:entry + header + size]))
+            entry += header + size
+        at = data.find(b"\x50\xed\x55\xba", end if version == 1 else at + 4)
     return found
+
+
+def compiler(path):
+    """The version of the ptxas that made a file's code."""
+    with open(path, "rb") as f:
+        said = re.search(rb"Cuda compilation tools, release ([\d.]+)", f.read())
+    return said.group(1).decode() if said else "unknown"
+
+
+def disassembled(nvdisasm, cubin):
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as f:
+        f.write(cubin)
+        f.flush()
+        return subprocess.run([nvdisasm, f.name], capture_output=True, text=True, check=True).stdout
+
+
+def resources(text):
+    """{mangled name: (registers, bytes of stack, static shared memory)}"""
+    numbers = {}
+    for what, name, number in re.findall(r"nvinfo : EIATTR_(\w+)\n(?:.*\n){1,6}?.*index@\((\S+)\)\n.*\.word\s+(0x\w+)", text):
+        numbers.setdefault(name, {})[what] = int(number, 16)
+    shared = {name: int(size) for name, size in re.findall(r"\.section\s+\.nv\.shared\.(\S+?),.*\n(?:.*\n)*?.*\.zero\s+(\d+)", text)}
+    return {name: (n["REGCOUNT"], n.get("MIN_STACK_SIZE", 0), shared.get(name, 0))
+            for name, n in numbers.items() if "REGCOUNT" in n}
 
 
 def functions(text):
@@ -122,26 +140,42 @@ def demangled(names):
     return dict(zip(names, plain))
 
 
-def look(nvcc, nvdisasm, folder, sm):
-    """{kernel: {"registers", "spilled", "shared", "loops", "straight": (bytes, generic) of all its code}}"""
+def kernels(text):
+    """{mangled name: {"registers", "stack", "shared", "code"}} of a disassembled cubin."""
+    code = functions(text)
+    return {name: {"registers": r[0], "stack": r[1], "shared": r[2], "code": code[name]}
+            for name, r in resources(text).items() if name in code}
+
+
+def judged(kernel):
+    """The same with what its code has on its way: "loops", and "straight": (bytes, generic) of all of it."""
+    return {**kernel, "loops": loops(kernel["code"]), "straight": in_flight(kernel["code"])[1:]}
+
+
+def look(nvdisasm, paths):
+    """{sm: {kernel: as judged() says}}"""
+    work = [c for path in paths for c in cubins(path)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        texts = list(pool.map(lambda c: disassembled(nvdisasm, c[1]), work))
     found = {}
-    for source in sorted(glob.glob(os.path.join(ROOT, "kernels", "cuda", "*.cu"))):
-        cubin, said = compiled(nvcc, folder, source, sm)
-        text = subprocess.run([nvdisasm, "-c", cubin], capture_output=True, text=True, check=True).stdout
-        used, code = resources(said), functions(text)
-        for mangled, name in demangled(list(used)).items():
-            registers, spilled, shared = used[mangled]
-            lines = code.get(mangled, [])
-            found[name] = {"registers": registers, "spilled": spilled, "shared": shared, "loops": loops(lines),
-                           "straight": in_flight(lines)[1:]}
+    for (sm, _), text in zip(work, texts):
+        here = kernels(text)
+        for mangled, name in demangled(list(here)).items():
+            if mangled:
+                found.setdefault(sm, {})[name] = judged(here[mangled])
     return found
 
 
+def kept(kernel):
+    """What gates.json keeps of a kernel: registers, then the bytes of each loop that loads, most first."""
+    return [kernel["registers"]] + sorted((size for _, _, size, _ in kernel["loops"] if size), reverse=True)
+
+
 def judge(gates, sm, found, version):
-    """Sentences about what is worse than the gates say; registers are compared with those of the same nvcc."""
+    """Sentences about what is worse than the gates say; what is kept is compared with that of the same nvcc."""
     for name, k in found.items():
-        if k["spilled"] > gates.get("spills", {}).get(str(sm), {}).get(name, 0):
-            yield f"sm_{sm} {name}: spills {k['spilled']} bytes"
+        if k["stack"] > gates.get("stacks", {}).get(str(sm), {}).get(name, 0):
+            yield f"sm_{sm} {name}: {k['stack']} bytes of stack"
     for gate in gates["loops"]:
         if sm not in gate["sm"]:
             continue
@@ -155,44 +189,85 @@ def judge(gates, sm, found, version):
                 yield f"sm_{sm} {name}: {best} bytes a thread on their way, at least {gate['bytes']} expected"
             if any(way[1] for way in ways):
                 yield f"sm_{sm} {name}: a generic load{' in a loop' if not gate.get('straight') else ''}"
-    for name, kept in gates["registers"].get(str(sm), {}).items() if gates["nvcc"] == version else ():
-        if name in found and found[name]["registers"] > kept:
-            yield f"sm_{sm} {name}: {found[name]['registers']} registers, {kept} are kept in gates.json"
+    for name, was in gates["kept"].get(str(sm), {}).items() if gates["nvcc"] == version else ():
+        now = kept(found[name]) if name in found else was
+        if now[0] > was[0]:
+            yield f"sm_{sm} {name}: {now[0]} registers, {was[0]} are kept in gates.json"
+        if any(n < w for n, w in zip(now[1:], was[1:])):
+            yield f"sm_{sm} {name}: its loops have {now[1:]} bytes on their way, {was[1:]} are kept in gates.json"
+
+
+def one_at_a_time(code):
+    """The same code, if each load were waited for before the next, and no copy ran on its own."""
+    for line in code:
+        copy = re.sub(r"LDGSTS\S*", "LDG.E.128 R4,", line)
+        load = LOAD.search(copy)
+        yield from [copy, f"MOV R3, {load.group(3)}"] if load else [line]
+
+
+def unseen(gates, sm, found):
+    """Sentences about gates that say nothing when one of their kernels is planted with what they are for."""
+    for gate in gates["loops"]:
+        alone = {"loops": [gate], "nvcc": "", "kept": {}, "stacks": gates["stacks"]}
+        for name in [n for n in sorted(found) if sm in gate["sm"] and re.fullmatch(gate["kernel"], n)][:1]:
+            code = found[name]["code"]
+            slow = {**found[name], "code": list(one_at_a_time(code))}
+            generic = {**found[name], "code": [re.sub(r"\bLDG\.", "LD.", re.sub(r"LDGSTS\S*", "LDG.E R4,", l)) for l in code]}
+            stack = {**found[name], "stack": found[name]["stack"] + 8}
+            for worse, word in (slow, "on their way"), (generic, "a generic load"), (stack, "bytes of stack"):
+                said = [s for s in judge(alone, sm, {name: judged(worse)}, "") if word in s]
+                if not said:
+                    yield f"sm_{sm} {name}: its gate does not see '{word}'"
+    for name, was in gates["kept"].get(str(sm), {}).items():
+        now = {"registers": was[0] + 1, "stack": 0, "loops": [(1, 1, max(0, size - 1), False) for size in was[1:]]}
+        said = " ".join(judge({"loops": [], "nvcc": "", "kept": gates["kept"]}, sm, {name: now}, ""))
+        if "registers" not in said or (len(was) > 1 and "its loops" not in said):
+            yield f"sm_{sm} {name}: what is kept of it is not seen"
+
+
+def write(gates):
+    """One line a gate, a stack and a kernel."""
+    def rows(of):
+        return ",\n".join(f"  {json.dumps(name)}: {json.dumps(of[name])}" for name in sorted(of))
+    parts = ['"loops": [\n' + ",\n".join(" " + json.dumps(g) for g in gates["loops"]) + "\n]",
+             '"stacks": ' + json.dumps(gates["stacks"]), '"nvcc": ' + json.dumps(gates["nvcc"]),
+             '"kept": {\n' + ",\n".join(f' "{sm}": {{\n{rows(of)}\n }}' for sm, of in gates["kept"].items()) + "\n}"]
+    with open(GATES, "w", encoding="utf-8") as f:
+        f.write("{\n" + ",\n".join(parts) + "\n}\n")
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("folder")
-    p.add_argument("--sm", default="75,90")
+    p.add_argument("file", nargs="+")
     p.add_argument("--list", metavar="WORD")
     p.add_argument("--keep", action="store_true")
+    p.add_argument("--planted", action="store_true")
     a = p.parse_args()
-    nvcc, nvdisasm = tools()
-    if not nvcc or not nvdisasm:
-        print("nvcc is missing" if not nvcc else "nvdisasm is missing: pip install nvidia-cuda-nvdisasm")
+    nvdisasm = disassembler()
+    if not nvdisasm:
+        print("nvdisasm is missing: pip install nvidia-cuda-nvdisasm")
         return 77
-    os.makedirs(a.folder, exist_ok=True)
     with open(GATES, encoding="utf-8") as f:
         gates = json.load(f)
-    said = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
-    version, worse = re.search(r"release ([\d.]+)", said).group(1), []
-    for sm in map(int, a.sm.split(",")):
-        found = look(nvcc, nvdisasm, a.folder, sm)
-        for name, k in sorted(found.items()):
+    version, worse = compiler(a.file[0]), []
+    found = look(nvdisasm, a.file)
+    if not found:
+        sys.exit(f"{a.file[0]}: no code of a GPU in it")
+    for sm, here in sorted(found.items()):
+        for name, k in sorted(here.items()):
             if a.list is not None and a.list in name:
                 print(f"sm_{sm} {name}: {k['registers']} registers, {k['shared']} bytes of shared memory")
                 for length, loads, size, generic in k["loops"]:
-                    if loads:
+                    if size:
                         print(f"    {length} instructions, {loads} loads, {size} bytes{', generic' if generic else ''}")
-        if a.keep:
-            gates["nvcc"] = version
-            gates["registers"][str(sm)] = {name: k["registers"] for name, k in sorted(found.items())}
-        worse += judge(gates, sm, found, version)
     if a.keep:
-        with open(GATES, "w", encoding="utf-8") as f:
-            json.dump(gates, f, indent=1)
-            f.write("\n")
-    print("\n".join(worse) or "all gates are held")
+        gates["nvcc"] = version
+        gates["kept"] = {str(sm): {name: kept(k) for name, k in here.items()} for sm, here in sorted(found.items())}
+        write(gates)
+    for sm, here in sorted(found.items()):
+        worse += judge(gates, sm, here, version)
+        worse += unseen(gates, sm, here) if a.planted else []
+    print("\n".join(worse) or f"all gates are held, of sm_{', sm_'.join(map(str, sorted(found)))}")
     return 1 if worse else 0
 
 
