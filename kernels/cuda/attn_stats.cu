@@ -288,8 +288,10 @@ AQ_DEVICE_FN void load_keys(const struct aq_attn *a, const struct aq_attn_seq *s
 /* Blocks of an SM that registers are shared out for, without spilling any. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
 #define STATS_BLOCKS(dim) ((dim) >= 96 ? 2 : 3)
-#else
+#elif defined(__CUDA_ARCH__) && (__CUDA_ARCH__ >= 1000 || __CUDA_ARCH__ < 800)
 #define STATS_BLOCKS(dim) ((dim) == 128 ? 2 : 3)
+#else
+#define STATS_BLOCKS(dim) 3
 #endif
 
 /* A grid of (128 keys, rows of sums, sequences). */

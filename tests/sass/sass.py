@@ -122,16 +122,20 @@ def in_flight(code):
     return loads, most + turns * copies, generic
 
 
-def loops(code):
-    """The innermost loops: (length, loads, bytes, generic)."""
+def spans(code):
+    """The innermost loops: (first line, last line)."""
     labels = {line[:-1]: i for i, line in enumerate(code) if line.endswith(":")}
     found = []
     for i, line in enumerate(code):
         jump = re.search(r"BRA[\w.]* .*`\((\.L\w+)\)", line)
         if jump and labels.get(jump.group(1), i) < i:
             found.append((labels[jump.group(1)], i))
-    inner = [(a, b) for a, b in found if not any(a <= c and d <= b and (c, d) != (a, b) for c, d in found)]
-    return [(b - a, *in_flight(code[a:b + 1])) for a, b in inner]
+    return [(a, b) for a, b in found if not any(a <= c and d <= b and (c, d) != (a, b) for c, d in found)]
+
+
+def loops(code):
+    """The innermost loops: (length, loads, bytes, generic)."""
+    return [(b - a, *in_flight(code[a:b + 1])) for a, b in spans(code)]
 
 
 def demangled(names):
