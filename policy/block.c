@@ -335,7 +335,7 @@ static void add_kv(struct aq_block *b, const struct aq_block_inputs *in)
 static void add_gpu(struct aq_block *b, const struct aq_block_inputs *in)
 {
     struct aq_gpu_sizes sizes;
-    aq_gpu_sizes_count(&sizes, in->steps, &b->plan);
+    aq_gpu_sizes_count(&sizes, in->steps, &b->plan, in->context_bytes);
     add(&b->ledger, AQ_DEVICE, "context", in->context_bytes);
     add(&b->ledger, AQ_DEVICE, "gpu work", aq_gpu_sizes_device(&sizes));
     add(&b->ledger, AQ_DEVICE, "gpu graphs", sizes.graphs_bytes);

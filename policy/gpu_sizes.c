@@ -7,9 +7,12 @@
  * product only are unpacked in pieces of about UNPACKED_BYTES. */
 #define UNPACKED_BYTES  (32 * AQ_MIB)
 #define WORKSPACE_BYTES (32 * AQ_MIB)
-/* Device memory of one graph, a generous guess; the engine measures what graphs really take. */
+/* Device memory of one graph, a generous guess; the engine measures what graphs really take.  A
+ * driver takes it from pools of up to 32 MiB, so that there is room for two: some part of what it
+ * took for its context, which a device has to have that is large enough for one. */
 #define GRAPH_BYTES      (64 * AQ_KIB)
 #define GRAPHS_BYTES_MAX (64 * AQ_MIB)
+enum { CONTEXT_BY_GRAPHS = 4 };
 
 /* Rows whose sums are kept for all columns.  Of more rows a product that needs sums takes some
  * columns at a time, which keep a GPU as busy. */
@@ -29,7 +32,7 @@ enum { PAGE_BYTES = 4096, PAGE_ENTRY_BYTES = 8, CONTEXT_BY_KERNELS = 4 };
 _Static_assert(AQ_GPU_ROW_BYTES <= CALLS_MAX * AQ_GPU_SEQ_BYTES, "a row to a seat");
 
 void aq_gpu_sizes_count(struct aq_gpu_sizes *r, const struct aq_model_steps *m,
-                        const struct aq_plan *p)
+                        const struct aq_plan *p, uint64_t context_bytes)
 {
     const struct aq_block_shape *s = &p->shape;
     uint64_t keys = aq_max_u64(s->keys_max, s->prompt_max), runs = aq_div_up(keys, 32);
@@ -58,7 +61,9 @@ void aq_gpu_sizes_count(struct aq_gpu_sizes *r, const struct aq_model_steps *m,
         .chosen_bytes = aq_align_up(4ull * s->micro_batch * s->micro_batches, 4096),
         .stats_bytes = aq_align_up(s->head_tile_rows * 16ull, 4096),
         .logits_bytes = aq_align_up(s->head_tile_rows * 4ull * m->vocab, 4096),
-        .graphs_bytes = aq_min_u64(lists * GRAPH_BYTES, GRAPHS_BYTES_MAX),
+        .graphs_bytes =
+            aq_min_u64(aq_max_u64(lists * GRAPH_BYTES, context_bytes / CONTEXT_BY_GRAPHS),
+                       GRAPHS_BYTES_MAX),
     };
 }
 

@@ -30,8 +30,9 @@ struct aq_gpu_sizes {
     uint64_t graphs_bytes; /* what the driver may take for graphs: then no more are made */
 };
 
+/* context_bytes: what the driver took at the start (see below). */
 void aq_gpu_sizes_count(struct aq_gpu_sizes *r, const struct aq_model_steps *m,
-                        const struct aq_plan *p);
+                        const struct aq_plan *p, uint64_t context_bytes);
 /* Device memory, under the purpose "gpu work" (graphs_bytes beside it, under "gpu graphs"); and
  * pinned host memory, under "gpu desks". */
 uint64_t aq_gpu_sizes_device(const struct aq_gpu_sizes *r);

@@ -46,7 +46,7 @@ struct aq_cuda_record {
         far; /* lists that came; a list that has not come for more than `far` is forgotten */
     uint32_t known_max;
     struct known *known;
-    uint64_t bytes; /* of all graphs */
+    struct aq_cuda_graphs graphs;
 };
 
 bool aq_cuda_record_add(struct aq_cuda_record *r, enum aq_cuda_kernel kernel, const void *params,
@@ -106,7 +106,8 @@ static void drop(struct aq_cuda_record *r, struct known *n)
 {
     if (n->graph) {
         r->opts.cuda->module->gpu->graph_close(r->opts.cuda->gpu, n->graph);
-        r->bytes -= n->bytes;
+        r->graphs.bytes -= n->bytes;
+        r->graphs.count--;
     }
     *n = (struct known){0};
 }
@@ -125,7 +126,7 @@ static void charge(struct aq_cuda_record *r, struct known *n, uint64_t free_befo
 {
     uint64_t now = free_now(r), lost = free_before > now ? free_before - now : 0;
     n->bytes += lost;
-    r->bytes += lost;
+    r->graphs.bytes += lost;
 }
 
 /* A list that cannot be captured is launched op by op. */
@@ -135,7 +136,8 @@ static void capture(struct aq_cuda_record *r, const struct aq_cuda_exec *ex, str
     const char *what;
     uint32_t op;
     void *graph = NULL;
-    if (r->bytes > r->opts.graphs_bytes)
+    r->graphs.full = r->graphs.bytes > r->opts.graphs_bytes;
+    if (r->graphs.full)
         return;
     uint64_t free_before = free_now(r);
     int rc = ops->capture_begin(r->opts.cuda->gpu, ex->stream);
@@ -148,8 +150,10 @@ static void capture(struct aq_cuda_record *r, const struct aq_cuda_exec *ex, str
     }
     n->graph = rc ? NULL : graph;
     n->unwilling = rc;
-    if (n->graph)
-        charge(r, n, free_before);
+    if (!n->graph)
+        return;
+    r->graphs.count++;
+    charge(r, n, free_before);
 }
 
 static int launch_graph(struct aq_cuda_record *r, const struct aq_cuda_exec *ex, struct known *n)
@@ -184,6 +188,11 @@ int aq_cuda_record_launch(struct aq_cuda_record *r, const struct aq_cuda_exec *e
     *ret_what = "cudaGraphLaunch";
     *ret_op = r->list[0].op;
     return launch_graph(r, ex, n);
+}
+
+struct aq_cuda_graphs aq_cuda_record_graphs(const struct aq_cuda_record *r)
+{
+    return r->graphs;
 }
 
 /* ---- open and close ---------------------------------------------------------------------- */

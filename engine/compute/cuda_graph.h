@@ -18,10 +18,20 @@ struct aq_cuda_record_opts {
     uint64_t graphs_bytes;   /* once graphs have taken more of the GPU's memory, no more are made */
 };
 
+/* Graphs that there are, and the GPU's memory that they took.  full: a list was not made one,
+ * because graphs had taken all that they may. */
+struct aq_cuda_graphs {
+    uint32_t count;
+    uint64_t bytes;
+    bool full;
+};
+
 int aq_cuda_record_open(struct aq_cuda_record **ret, const struct aq_cuda_record_opts *opts,
                         struct aq_err *reterr);
 /* Nothing runs any more.  NULL is fine. */
 void aq_cuda_record_close(struct aq_cuda_record *r);
+
+struct aq_cuda_graphs aq_cuda_record_graphs(const struct aq_cuda_record *r);
 
 /* Nothing is noted. */
 void aq_cuda_record_clear(struct aq_cuda_record *r);

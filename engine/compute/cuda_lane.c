@@ -532,6 +532,11 @@ int aq_compute_cuda_open(struct aq_compute_cuda **ret, const struct aq_compute_c
     return 0;
 }
 
+struct aq_cuda_graphs aq_compute_cuda_graphs(const struct aq_compute_cuda *c)
+{
+    return aq_cuda_record_graphs(c->record);
+}
+
 void aq_compute_cuda_close(struct aq_compute_cuda *c)
 {
     if (!c)

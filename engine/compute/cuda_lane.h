@@ -8,6 +8,7 @@
 
 #include "engine/compute/compute.h"
 #include "engine/compute/cuda.h"
+#include "engine/compute/cuda_graph.h"
 #include "engine/sequence.h"
 #include "offload/device.h"
 #include "policy/gpu_sizes.h"
@@ -32,6 +33,7 @@ int aq_compute_cuda_open(struct aq_compute_cuda **ret, const struct aq_compute_c
                          struct aq_err *reterr);
 /* Nothing runs any more.  NULL is fine. */
 void aq_compute_cuda_close(struct aq_compute_cuda *c);
+struct aq_cuda_graphs aq_compute_cuda_graphs(const struct aq_compute_cuda *c);
 const struct aq_compute *aq_compute_cuda_base(const struct aq_compute_cuda *c);
 
 /* Ops are put on a stream between begin and end, with so many desks (1, or AQ_GPU_BUNDLE_DESKS); of

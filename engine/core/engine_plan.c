@@ -206,6 +206,14 @@ static json_t *nodes_json(const struct aq_engine *e)
     return nodes;
 }
 
+/* Lists of launches that became one call, and whether others could not for want of memory. */
+static json_t *graphs_json(const struct aq_engine *e)
+{
+    struct aq_cuda_graphs g = aq_compute_cuda_graphs(e->compute_cuda);
+    return json_pack("{s:i, s:I, s:b}", "count", (int)g.count, "bytes", (json_int_t)g.bytes, "full",
+                     g.full);
+}
+
 static json_t *memory_json(const struct aq_engine *e, bool measured)
 {
     json_t *o = json_object(), *tier = tier_json(e->budget, engine_host_ledger(e));
@@ -221,6 +229,8 @@ static json_t *memory_json(const struct aq_engine *e, bool measured)
             set_bytes(&tier, "measured", e->mem ? aq_mem_peak(e->mem, AQ_DEVICE) : 0);
         if (measured && engine_on_gpu(e))
             set_bytes(&tier, "driver", engine_gpu_beside(e));
+        if (measured && e->compute_cuda)
+            aq_json_put(&tier, "graphs", graphs_json(e));
         aq_json_put(&o, "device", tier);
     }
     if (aq_ledger_total(&e->block.ledger, AQ_DISK) || e->block.stream.bytes[AQ_DISK])

@@ -552,14 +552,11 @@ static int launch_split(const struct aq_cuda_exec *ex, const struct aq_cu_decode
 
 template <enum aq_dtype T>
 static int launch_any(const struct aq_cuda_exec *ex, const struct aq_cu_decode &p, bool fused,
-                      uint32_t nq, dim3 grid, size_t shared)
+                      dim3 grid, size_t shared)
 {
     if (p.a.head_dim > 128)
         return fused ? launch_fused<T, 1, 8>(ex, p, grid, shared)
                      : launch_split<T, 1, 8>(ex, p, grid, shared);
-    if (nq == 1)
-        return fused ? launch_fused<T, 1, 4>(ex, p, grid, shared)
-                     : launch_split<T, 1, 4>(ex, p, grid, shared);
     return fused ? launch_fused<T, QUERIES_MAX, 4>(ex, p, grid, shared)
                  : launch_split<T, QUERIES_MAX, 4>(ex, p, grid, shared);
 }
@@ -578,8 +575,7 @@ static bool shares(const struct aq_attn *a)
 
 static struct way plain_way(const struct aq_attn *a)
 {
-    bool one = (a->reach.rows * a->q_per_kv == 1 && !shares(a)) || a->head_dim > 128;
-    return {one ? 1u : uint32_t{QUERIES_MAX}, false};
+    return {a->head_dim > 128 ? 1u : uint32_t{QUERIES_MAX}, false};
 }
 
 static size_t shared_bytes(const struct aq_cu_decode *p, struct way way, bool fused)
@@ -593,17 +589,17 @@ static size_t shared_bytes(const struct aq_cu_decode *p, struct way way, bool fu
 static int launch(const struct aq_cuda_exec *ex, const struct aq_cu_decode &p, struct way way,
                   bool fused)
 {
-    uint32_t batches = aq_cu_div_up(p.queries, way.queries), nq = way.queries;
+    uint32_t batches = aq_cu_div_up(p.queries, way.queries);
     dim3 grid(fused ? batches : p.splits * batches, p.a.kv_heads, p.a.seq_count);
     size_t shared = shared_bytes(&p, way, fused);
     if (way.group)
         return aq_cuda_group_launch(ex, p, fused, grid);
     switch (p.a.kv_dtype) {
-    case AQ_F32: return launch_any<AQ_F32>(ex, p, fused, nq, grid, shared);
-    case AQ_F16: return launch_any<AQ_F16>(ex, p, fused, nq, grid, shared);
-    case AQ_BF16: return launch_any<AQ_BF16>(ex, p, fused, nq, grid, shared);
-    case AQ_Q8: return launch_any<AQ_Q8>(ex, p, fused, nq, grid, shared);
-    case AQ_Q4: return launch_any<AQ_Q4>(ex, p, fused, nq, grid, shared);
+    case AQ_F32: return launch_any<AQ_F32>(ex, p, fused, grid, shared);
+    case AQ_F16: return launch_any<AQ_F16>(ex, p, fused, grid, shared);
+    case AQ_BF16: return launch_any<AQ_BF16>(ex, p, fused, grid, shared);
+    case AQ_Q8: return launch_any<AQ_Q8>(ex, p, fused, grid, shared);
+    case AQ_Q4: return launch_any<AQ_Q4>(ex, p, fused, grid, shared);
     default: return -EINVAL;
     }
 }

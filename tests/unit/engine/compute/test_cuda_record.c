@@ -324,6 +324,10 @@ static void graphs_take_no_more_memory_than_is_meant_for_them(void **state)
     }
     assert_int_equal(seen.ended, 3);
     assert_int_equal(seen.launched, 2 * 3);
+    struct aq_cuda_graphs graphs = aq_cuda_record_graphs(rec);
+    assert_int_equal(graphs.count, 3);
+    assert_int_equal(graphs.bytes, 3 * GRAPH);
+    assert_true(graphs.full);
     assert_int_equal(seen.norm_count, SOME * (2 * SOME * 3 - 2 * 3)); /* the rest as ever */
     /* Those that do not come any more go, and there is room again. */
     for (uint32_t i = 0; i < 4 * MANY; i++)
