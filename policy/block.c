@@ -641,7 +641,6 @@ static int build_program(struct aq_block *b, const struct aq_block_inputs *in,
             return rc;
         if (in->prefetch_bytes || b->stream.ring == b->stream.chunk_count)
             return -EINVAL;
-        aq_stream_close(&b->stream);
         b->plan.ring_chunks += 1 + b->plan.ring_chunks / 8;
     }
 }
@@ -709,7 +708,9 @@ int aq_block_make(struct aq_block *b, const struct aq_block_inputs *given,
     struct aq_plan *p = &b->plan;
     struct aq_block_inputs settled_in = settled(given, placement);
     const struct aq_block_inputs *in = &settled_in;
-    aq_block_close(b);
+    aq_program_clear(&b->program);
+    aq_stream_clear(&b->stream);
+    *b = (struct aq_block){.program = b->program, .stream = b->stream};
     int rc = check_cross(in, placement, reterr);
     rc = rc < 0 ? rc : check_profiled(in, reterr);
     rc = rc < 0 ? rc : check_read(in, placement, reterr);

@@ -236,35 +236,33 @@ static int make_least(struct aq_block *b, const struct aq_block_inputs *in,
 }
 
 /* Moves one kind to the tier where the fewest bytes are missing; *b is the block of placement `at`
- * before and after.  1: the kind has moved; 0: it is on that tier already; -ENOMEM. */
-static int try_tiers(struct aq_block *b, const struct aq_block_inputs *in,
+ * before and after, *other another one, whose arrays serve for those that are tried.  1: the kind
+ * has moved; 0: it is on that tier already; -ENOMEM. */
+static int try_tiers(struct aq_block *b, struct aq_block *other, const struct aq_block_inputs *in,
                      enum aq_tier at[LEAST_KINDS], enum least_of what)
 {
-    struct aq_block other = {0};
     enum aq_tier was = at[what];
     for (int t = AQ_DEVICE; t < AQ_TIER_COUNT; t++) {
         enum aq_tier before = at[what];
         if ((enum aq_tier)t == was || !may_lie(in, what, (enum aq_tier)t))
             continue;
         at[what] = (enum aq_tier)t;
-        int rc = make_least(&other, in, at, NULL);
-        if (rc == -ENOMEM) {
-            aq_block_close(&other);
+        int rc = make_least(other, in, at, NULL);
+        if (rc == -ENOMEM)
             return rc;
-        }
-        if (rc < 0 || lacking(&other, in) >= lacking(b, in)) {
+        if (rc < 0 || lacking(other, in) >= lacking(b, in)) {
             at[what] = before;
             continue;
         }
-        struct aq_block better = other;
-        other = *b;
+        struct aq_block better = *other;
+        *other = *b;
         *b = better;
     }
-    aq_block_close(&other);
     return at[what] != was;
 }
 
-int aq_block_least(struct aq_block *ret, const struct aq_block_inputs *given, struct aq_err *reterr)
+static int find_least(struct aq_block *ret, const struct aq_block_inputs *given,
+                      struct aq_err *reterr)
 {
     struct aq_block_inputs in = attended_on_the_device(given);
     enum aq_tier far = in.can_stream ? AQ_DISK : AQ_HOST;
@@ -275,17 +273,25 @@ int aq_block_least(struct aq_block *ret, const struct aq_block_inputs *given, st
     if (may_lie(&in, LEAST_KV, AQ_DISK))
         at[LEAST_KV] = AQ_DISK;
     in.tight = true;
+    struct aq_block other = {0};
     int rc = make_least(ret, &in, at, reterr);
     /* Kinds move one after the other as long as any moves; each move leaves fewer bytes missing. */
     int same = rc == 0 && !in.placement ? 0 : LEAST_KINDS;
     for (int what = 0; same < LEAST_KINDS && lacking(ret, &in) > 0;
          what = (what + 1) % LEAST_KINDS) {
-        int moved = try_tiers(ret, &in, at, (enum least_of)what);
+        int moved = try_tiers(ret, &other, &in, at, (enum least_of)what);
         if (moved < 0)
-            return aq_error_memory(reterr, "block: least");
-        same = moved ? 0 : same + 1;
+            rc = aq_error_memory(reterr, "block: least");
+        same = moved < 0 ? LEAST_KINDS : moved ? 0 : same + 1;
     }
+    aq_block_close(&other);
     return rc;
+}
+
+int aq_block_least(struct aq_block *ret, const struct aq_block_inputs *given, struct aq_err *reterr)
+{
+    int rc = find_least(ret, given, reterr);
+    return rc < 0 ? rc : aq_program_order(&ret->program, reterr);
 }
 
 /* ---- the choice -------------------------------------------------------------------------- */
@@ -315,7 +321,7 @@ static int choose(struct aq_block *b, const struct aq_block_inputs *in, struct a
     if (in->placement || (rc < 0 && rc != UNFIT))
         return rc;
     if (rc == UNFIT) {
-        int least = aq_block_least(b, in, NULL);
+        int least = find_least(b, in, NULL);
         if (least == -ENOMEM)
             return aq_error_memory(reterr, "block: search");
         bool fits = least == 0 && within(b, in);
@@ -343,7 +349,7 @@ static int most_of_least(uint32_t *ret, const struct aq_block_inputs *given, str
     int rc = 0;
     while (bad > good + 1 && rc != -ENOMEM) {
         in.micro_batch = good + (bad - good) / 2;
-        rc = aq_block_least(&b, &in, reterr);
+        rc = find_least(&b, &in, reterr);
         *(rc == 0 && within(&b, &in) ? &good : &bad) = in.micro_batch;
     }
     aq_block_close(&b);
@@ -361,7 +367,7 @@ static int refuse_least(const struct aq_block_inputs *given, struct aq_err *rete
     uint32_t most = 0;
     int rc = most_of_least(&most, given, &least);
     in.micro_batch = most || !given->micro_batch ? given->micro_batch : 1;
-    rc = rc < 0 ? rc : aq_block_least(&b, &in, &least);
+    rc = rc < 0 ? rc : find_least(&b, &in, &least);
     if (rc == 0 && !within(&b, &in))
         refuse(&b, &in, most, reterr);
     aq_block_close(&b);
@@ -386,6 +392,7 @@ int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *given,
         rc = refuse_least(given, reterr);
     if (rc == 0)
         rc = aq_planner_share_work(&b, in, reterr);
+    rc = rc < 0 ? rc : aq_program_order(&b.program, reterr);
     if (rc < 0) {
         aq_block_close(&b);
         return rc;

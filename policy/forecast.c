@@ -282,6 +282,7 @@ static int play(struct aq_sim_result *ret, const struct maker *m, uint32_t passe
         .cost = m->cost,
         .cost_stride = stride,
     };
+    assert(m->block->program.ordered);
     return aq_simulate(ret, &m->block->program, m->hw, &opts, reterr);
 }
 

@@ -61,9 +61,8 @@ void aq_gpu_sizes_count(struct aq_gpu_sizes *r, const struct aq_model_steps *m,
         .chosen_bytes = aq_align_up(4ull * s->micro_batch * s->micro_batches, 4096),
         .stats_bytes = aq_align_up(s->head_tile_rows * 16ull, 4096),
         .logits_bytes = aq_align_up(s->head_tile_rows * 4ull * m->vocab, 4096),
-        .graphs_bytes =
-            aq_min_u64(aq_max_u64(lists * GRAPH_BYTES, context_bytes / CONTEXT_BY_GRAPHS),
-                       GRAPHS_BYTES_MAX),
+        .graphs_bytes = aq_min_u64(
+            aq_max_u64(lists * GRAPH_BYTES, context_bytes / CONTEXT_BY_GRAPHS), GRAPHS_BYTES_MAX),
     };
 }
 

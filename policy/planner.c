@@ -479,12 +479,13 @@ static int try_all(struct aq_search *s, struct aq_err *reterr)
 
 /* Generated tokens per second of the whole work, played with the lengths of its sequences; 0: it is
  * too long for that. */
-static int play(double *ret, const struct aq_search *s, const struct aq_block *b,
-                struct aq_err *reterr)
+static int play(double *ret, const struct aq_search *s, struct aq_block *b, struct aq_err *reterr)
 {
     struct aq_forecast f = {.gen_tok_s = 0};
     const struct aq_block_inputs *in = s->given;
-    int rc = aq_forecast_job(&f, b, &s->work, in->length, in->length_count, in->hw, reterr);
+    int rc = aq_program_order(&b->program, reterr);
+    rc = rc < 0 ? rc
+                : aq_forecast_job(&f, b, &s->work, in->length, in->length_count, in->hw, reterr);
     *ret = f.gen_tok_s;
     return rc == -ENOMEM ? rc : 0;
 }

@@ -56,7 +56,8 @@ int aq_search_judge(struct aq_search *s, int arm, struct aq_err *reterr)
 {
     struct aq_forecast f;
     s->ops += (uint64_t)SIMULATED_AS_BUILT * s->now.program.op_count;
-    int rc = aq_forecast_make(&f, &s->now, &s->work, s->given->hw, reterr);
+    int rc = aq_program_order(&s->now.program, reterr);
+    rc = rc < 0 ? rc : aq_forecast_make(&f, &s->now, &s->work, s->given->hw, reterr);
     if (rc < 0)
         return rc == -ENOMEM ? rc : 0; /* the machine has no rate for an op */
     s->last = f.gen_tok_s;

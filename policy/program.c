@@ -226,7 +226,7 @@ struct slot_state {
 };
 
 struct deriver {
-    struct aq_builder *b;
+    struct aq_program *p;
     struct slot_state *slot;
     struct touch *found; /* of one op */
     uint32_t found_count, found_max;
@@ -245,7 +245,7 @@ static bool covers(const struct aq_program *p, struct touch b, struct touch a)
 
 static bool add_wait(struct deriver *d, struct touch self, struct touch on)
 {
-    const struct aq_program *p = d->b->p;
+    const struct aq_program *p = d->p;
     enum aq_lane lane = (enum aq_lane)p->op[on.op].lane;
     if (covers(p, self, on))
         return true;
@@ -292,7 +292,7 @@ static bool touch_slot(struct deriver *d, const struct aq_use *u, struct touch s
  * it conflicts with.  Two passes are played; the deps of the second are those of every pass. */
 static bool derive(struct deriver *d)
 {
-    struct aq_program *p = d->b->p;
+    struct aq_program *p = d->p;
     for (uint32_t pass = 0; pass < 2; pass++) {
         for (uint32_t i = 0; i < p->op_count; i++) {
             struct aq_op *op = &p->op[i];
@@ -308,7 +308,7 @@ static bool derive(struct deriver *d)
             op->dep_first = p->dep_count;
             op->dep_count = d->found_count;
             for (uint32_t f = 0; f < d->found_count; f++) {
-                if (!aq_build_grow((void **)&p->dep, &d->b->dep_max, p->dep_count, sizeof(*p->dep)))
+                if (!aq_build_grow((void **)&p->dep, &p->dep_room, p->dep_count, sizeof(*p->dep)))
                     return false;
                 p->dep[p->dep_count++] =
                     (struct aq_dep){d->found[f].op, (uint8_t)(1 - d->found[f].pass)};
@@ -318,18 +318,20 @@ static bool derive(struct deriver *d)
     return true;
 }
 
-static bool derive_deps(struct aq_builder *b)
+int aq_program_order(struct aq_program *p, struct aq_err *reterr)
 {
-    struct deriver d = {.b = b};
-    d.slot = calloc(b->p->slot_count, sizeof(*d.slot));
-    d.recorded = calloc(2 * (size_t)b->p->op_count, sizeof(*d.recorded));
-    bool ok = d.slot && d.recorded && derive(&d);
-    for (uint32_t i = 0; d.slot && i < b->p->slot_count; i++)
+    struct deriver d = {.p = p};
+    if (p->ordered)
+        return 0;
+    d.slot = calloc(p->slot_count, sizeof(*d.slot));
+    d.recorded = calloc(2 * (size_t)p->op_count, sizeof(*d.recorded));
+    p->ordered = d.slot && d.recorded && derive(&d);
+    for (uint32_t i = 0; d.slot && i < p->slot_count; i++)
         free(d.slot[i].reader);
     free(d.slot);
     free(d.recorded);
     free(d.found);
-    return ok;
+    return p->ordered ? 0 : aq_error_memory(reterr, "program of %u ops", p->op_count);
 }
 
 /* ---- build ------------------------------------------------------------------------------- */
@@ -347,7 +349,11 @@ int aq_program_build(struct aq_program *ret, const struct aq_model_steps *steps,
                      struct aq_err *reterr)
 {
     assert(plan->shape.micro_batches >= 1 && plan->part_count >= 1);
-    struct aq_program p = {.parts = plan->part_count, .micro_batches = plan->shape.micro_batches};
+    aq_program_clear(ret);
+    struct aq_program p = *ret;
+    *ret = (struct aq_program){0};
+    p.parts = plan->part_count;
+    p.micro_batches = plan->shape.micro_batches;
     struct aq_builder b = {.p = &p, .steps = steps, .plan = plan, .stream = stream};
     b.hidden_home = calloc(plan->shape.micro_batches, sizeof(*b.hidden_home));
     b.hidden_now = calloc(plan->shape.micro_batches, sizeof(*b.hidden_now));
@@ -365,7 +371,7 @@ int aq_program_build(struct aq_program *ret, const struct aq_model_steps *steps,
     }
     lay_slots(&b);
     rc = aq_build_ops(&b, reterr);
-    if (rc == 0 && (b.failed || !derive_deps(&b)))
+    if (rc == 0 && b.failed)
         rc = aq_error_memory(reterr, "program of %u ops", p.op_count);
 end:
     free(b.hidden_home);
@@ -376,6 +382,17 @@ end:
     else
         *ret = p;
     return rc;
+}
+
+void aq_program_clear(struct aq_program *p)
+{
+    free(p->slot);
+    *p = (struct aq_program){.op = p->op,
+                             .use = p->use,
+                             .dep = p->dep,
+                             .op_room = p->op_room,
+                             .use_room = p->use_room,
+                             .dep_room = p->dep_room};
 }
 
 void aq_program_close(struct aq_program *p)

@@ -152,16 +152,24 @@ struct aq_program {
     struct aq_dep *dep;
     struct aq_slot *slot;
     uint32_t op_count, use_count, dep_count, slot_count;
+    uint32_t op_room, use_room, dep_room;    /* of the arrays */
+    bool ordered;                            /* deps are there */
     uint32_t first[AQ_SLOT_CLASS_COUNT + 1]; /* slots of a class */
     uint32_t parts, micro_batches;
 };
 
-/* -ENOBUFS: the ring is too small for the weights that one group of ops needs; the sentence says
+/* Ops, uses and slots: what a ledger counts.  *ret: zeros, or an earlier program, which this one
+ * replaces: a planner builds many, and their arrays serve again.  On failure it is closed.
+ * -ENOBUFS: the ring is too small for the weights that one group of ops needs; the sentence says
  * how large it must be. */
 int aq_program_build(struct aq_program *ret, const struct aq_model_steps *steps,
                      const struct aq_plan *plan, const struct aq_stream *stream,
                      struct aq_err *reterr);
+/* The deps, for whoever plays or runs it.  0, also where they are there already, or -ENOMEM. */
+int aq_program_order(struct aq_program *p, struct aq_err *reterr);
 void aq_program_close(struct aq_program *p);
+/* No program any more, but arrays for the next one. */
+void aq_program_clear(struct aq_program *p);
 /* Bytes of the buffer of a class: all its slots, each rounded up to 4096. */
 uint64_t aq_program_class_bytes(const struct aq_program *p, enum aq_slot_class c);
 /* Does the host compute columns of some product? */

@@ -24,7 +24,7 @@ struct aq_op *aq_build_op(struct aq_builder *b, enum aq_op_kind kind, enum aq_la
 {
     struct aq_program *p = b->p;
     struct aq_op *none = &b->none; /* takes writes after a failure; never read */
-    if (b->failed || !aq_build_grow((void **)&p->op, &b->op_max, p->op_count, sizeof(*p->op))) {
+    if (b->failed || !aq_build_grow((void **)&p->op, &p->op_room, p->op_count, sizeof(*p->op))) {
         b->failed = true;
         return none;
     }
@@ -44,7 +44,8 @@ void aq_build_use(struct aq_builder *b, struct aq_op *op, enum aq_slot_class c, 
                   enum aq_use_mode mode, struct aq_tag need, struct aq_tag leave)
 {
     struct aq_program *p = b->p;
-    if (b->failed || !aq_build_grow((void **)&p->use, &b->use_max, p->use_count, sizeof(*p->use))) {
+    if (b->failed ||
+        !aq_build_grow((void **)&p->use, &p->use_room, p->use_count, sizeof(*p->use))) {
         b->failed = true;
         return;
     }

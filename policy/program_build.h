@@ -12,7 +12,6 @@ struct aq_builder {
     const struct aq_model_steps *steps;
     const struct aq_plan *plan;
     const struct aq_stream *stream;
-    uint32_t op_max, use_max, dep_max;
     bool failed; /* out of memory */
     struct aq_op none;
 

@@ -79,22 +79,21 @@ struct maker {
     struct aq_stream *s;
     const struct aq_model_steps *steps;
     const struct aq_plan *plan;
-    uint32_t chunk_max, piece_max;
     bool failed;
 };
 
 static struct aq_chunk *add_chunk(struct maker *m, uint32_t step, enum aq_tier tier)
 {
     struct aq_stream *s = m->s;
-    if (s->chunk_count == m->chunk_max) {
-        uint32_t more = m->chunk_max ? 2 * m->chunk_max : 64;
+    if (s->chunk_count == s->chunk_room) {
+        uint32_t more = s->chunk_room ? 2 * s->chunk_room : 64;
         void *p = realloc(s->chunk, more * sizeof(*s->chunk));
         if (!p) {
             m->failed = true;
             return NULL;
         }
         s->chunk = p;
-        m->chunk_max = more;
+        s->chunk_room = more;
     }
     s->chunk[s->chunk_count] =
         (struct aq_chunk){.step = step, .tier = tier, .piece_first = s->piece_count};
@@ -104,15 +103,15 @@ static struct aq_chunk *add_chunk(struct maker *m, uint32_t step, enum aq_tier t
 static void add_piece(struct maker *m, struct aq_chunk *c, struct aq_piece piece)
 {
     struct aq_stream *s = m->s;
-    if (s->piece_count == m->piece_max) {
-        uint32_t more = m->piece_max ? 2 * m->piece_max : 128;
+    if (s->piece_count == s->piece_room) {
+        uint32_t more = s->piece_room ? 2 * s->piece_room : 128;
         void *p = realloc(s->piece, more * sizeof(*s->piece));
         if (!p) {
             m->failed = true;
             return;
         }
         s->piece = p;
-        m->piece_max = more;
+        s->piece_room = more;
     }
     piece.offset = c->bytes;
     s->piece[s->piece_count++] = piece;
@@ -305,8 +304,10 @@ static int check_panels(const struct maker *m, struct aq_err *reterr)
 int aq_stream_build(struct aq_stream *ret, const struct aq_model_steps *steps,
                     const struct aq_plan *plan, struct aq_err *reterr)
 {
-    struct aq_stream s = {0};
+    aq_stream_clear(ret);
+    struct aq_stream s = *ret;
     struct maker m = {.s = &s, .steps = steps, .plan = plan};
+    *ret = (struct aq_stream){0};
     s.split = calloc(steps->matrix_count, sizeof(*s.split));
     s.step_chunk = calloc(steps->step_count + 1, sizeof(*s.step_chunk));
     int rc = -ENOMEM;
@@ -337,6 +338,16 @@ int aq_stream_build(struct aq_stream *ret, const struct aq_model_steps *steps,
 fail:
     aq_stream_close(&s);
     return rc;
+}
+
+void aq_stream_clear(struct aq_stream *s)
+{
+    free(s->split);
+    free(s->step_chunk);
+    *s = (struct aq_stream){.chunk = s->chunk,
+                            .chunk_room = s->chunk_room,
+                            .piece = s->piece,
+                            .piece_room = s->piece_room};
 }
 
 void aq_stream_close(struct aq_stream *s)

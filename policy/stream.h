@@ -39,6 +39,7 @@ struct aq_stream {
     uint32_t chunk_count;
     struct aq_piece *piece;
     uint32_t piece_count;
+    uint32_t chunk_room, piece_room; /* of the arrays */
     uint32_t *step_chunk; /* [steps + 1]: chunks of step j are [step_chunk[j], step_chunk[j + 1]) */
     uint32_t ring, staging;        /* slots */
     uint64_t chunk_bytes;          /* bytes of a slot: the largest chunk */
@@ -48,11 +49,14 @@ struct aq_stream {
 
 enum { AQ_STREAM_CHUNKS_MAX = 1024 * 1024 };
 
-/* -EINVAL: a panel is larger than a chunk, or chunks are too many.  The program's builder checks
- * whether the ring is large enough for the ops. */
+/* *ret: zeros, or an earlier stream, which this one replaces, its arrays serving again.  On failure
+ * it is closed.  -EINVAL: a panel is larger than a chunk, or chunks are too many.  The program's
+ * builder checks whether the ring is large enough for the ops. */
 int aq_stream_build(struct aq_stream *ret, const struct aq_model_steps *steps,
                     const struct aq_plan *plan, struct aq_err *reterr);
 void aq_stream_close(struct aq_stream *s);
+/* No stream any more, but arrays for the next one. */
+void aq_stream_clear(struct aq_stream *s);
 
 /* The rows [*ret_first, + *ret_rows) of a matrix whose columns of the product the host computes;
  * false: none. */

@@ -117,9 +117,7 @@ if [ "$*" = quick ]; then
     python3 "$root/tests/totals.py" "$builds"
     exit
 fi
-# Sources of the CUDA module know two kinds of devices, before and from 8.0 on (mma.cuh): one
-# architecture of each, of the five that packages have, compiles in less than half the time.
-build release "" -Dwerror=true -Dgpu_arch=75,90
+build release "" -Dwerror=true
 nice="nice -n 19"
 build_sanitized &
 check release

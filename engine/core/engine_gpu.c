@@ -91,8 +91,7 @@ int engine_gpu_load(struct aq_engine *e, struct aq_err *reterr)
     if (rc < 0)
         return rc;
     e->context_counted = e->cuda.info.context_bytes;
-    aq_gpu_sizes_count(&opts.sizes, &e->model->steps, &e->block.plan,
-                       e->cuda.info.context_bytes);
+    aq_gpu_sizes_count(&opts.sizes, &e->model->steps, &e->block.plan, e->cuda.info.context_bytes);
     rc = aq_mem_count(e->mem, AQ_DEVICE, "gpu graphs", opts.sizes.graphs_bytes, reterr);
     if (rc < 0)
         return rc;

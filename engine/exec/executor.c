@@ -319,6 +319,7 @@ int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *op
                      struct aq_err *reterr)
 {
     /* Only a GPU would know the lengths of heads that differ. */
+    assert(opts->block->program.ordered);
     assert(!opts->cuda || !aq_kv_policy_ragged(&opts->block->plan.kv));
     assert(!opts->cuda || (!opts->kv_seen && !opts->attention_stats && !opts->timeline));
     struct aq_executor *x = calloc(1, sizeof(*x));

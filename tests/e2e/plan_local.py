@@ -124,6 +124,7 @@ class PlanLocal(Rig):
         self.assertIs(fix["feasible"], True)
         self.assertGreater(fix["gen_tok_s"], 0)
 
+    @unittest.skipIf("ASAN_OPTIONS" in os.environ, "measures as all tests here do, only longer")
     def test_who_has_no_home_is_planned_for(self):
         env = {k: v for k, v in os.environ.items() if k not in ("HOME", "XDG_CACHE_HOME")}
         done = self.run_program(

@@ -256,6 +256,7 @@ bool plans_draw_for(struct planned *ret,
     int rc = aq_stream_build(&p.stream, &p.steps, &p.plan, &err);
     if (rc == 0)
         rc = aq_program_build(&p.program, &p.steps, &p.plan, &p.stream, &err);
+    rc = rc < 0 ? rc : aq_program_order(&p.program, &err);
     if (rc < 0) {
         assert_true(rc == -EINVAL || rc == -ENOBUFS);
         assert_non_null(strstr(err.text, "--prefetch"));
@@ -274,7 +275,8 @@ void plans_build(struct planned *p, enum aq_attention_side side, uint32_t part_s
         &(struct aq_kv_lengths){p->plan.shape.prompt_max, p->plan.shape.positions_max, 0});
     if (aq_plan_parts(&p->plan, side, part_seats, &err) < 0 ||
         aq_stream_build(&p->stream, &p->steps, &p->plan, &err) < 0 ||
-        aq_program_build(&p->program, &p->steps, &p->plan, &p->stream, &err) < 0)
+        aq_program_build(&p->program, &p->steps, &p->plan, &p->stream, &err) < 0 ||
+        aq_program_order(&p->program, &err) < 0)
         fail_msg("%s", err.text);
 }
 

@@ -17,11 +17,11 @@
  * fresh large arrays, which sanitizers map and clear anew.  Release runs draw all of them. */
 enum {
     GRID_DRAWS = TEST_SLOW ? 2 : 4,
-    GRID_STEP = TEST_SLOW ? 25 : 10, /* percent; beside a separate device there are more tiers */
+    GRID_STEP = TEST_SLOW ? 50 : 10, /* percent; beside a separate device there are more tiers */
     GRID_STEP_SEPARATE = TEST_SLOW ? 50 : 25,
     PLAIN_DRAWS = TEST_SLOW ? 12 : 24,
     DISK_DRAWS = TEST_SLOW ? 4 : 6,
-    NEEDED_DRAWS = TEST_SLOW ? 60 : 300,
+    NEEDED_DRAWS = TEST_SLOW ? 20 : 300,
     HEAD_DRAWS = TEST_SLOW ? 1 : 3,
 };
 

@@ -363,7 +363,8 @@ static struct built build(const struct aq_model_steps *m, const struct aq_plan *
     struct built b = {0};
     struct aq_err err = {0};
     if (aq_stream_build(&b.stream, m, plan, &err) < 0 ||
-        aq_program_build(&b.program, m, plan, &b.stream, &err) < 0)
+        aq_program_build(&b.program, m, plan, &b.stream, &err) < 0 ||
+        aq_program_order(&b.program, &err) < 0)
         fail_msg("%s", err.text);
     return b;
 }
@@ -526,7 +527,7 @@ static void streams_hold_every_panel_once(void **state)
         plan.staging_chunks = 1 + (uint32_t)aq_prng_below(11, i, 6, 4);
         plan.fuse_layer = aq_prng_below(11, i, 7, 2);
         assert_int_equal(aq_plan_parts(&plan, AQ_ATTEND_DEVICE, 2, NULL), 0);
-        struct aq_stream s;
+        struct aq_stream s = {0};
         struct aq_err err = {0};
         int rc = aq_stream_build(&s, &m, &plan, &err);
         if (rc < 0) { /* a ring too small for a step: said so */
@@ -549,7 +550,7 @@ static void shares_are_exact_to_half_a_panel_of_a_step(void **state)
     plan.chunk_bytes = AQ_MIB;
     for (double share = 0; share <= 100; share += 0.5) {
         plan.placement.weights = (struct aq_shares){{0, share, 100 - share}};
-        struct aq_stream s;
+        struct aq_stream s = {0};
         assert_int_equal(aq_stream_build(&s, &m, &plan, NULL), 0);
         for (uint32_t j = 1; j + 1 < m.step_count; j++) {
             double resident = 0, all = 0, panel = 0;

@@ -118,7 +118,7 @@ static int try_load(struct rig *r, struct loaded *ret, const char *dir, enum aq_
     ret->m = open_model(r, dir);
     struct aq_plan plan = {
         .shape.weight_format = format, .placement.weights = {{0, 100, 0}}, .chunk_bytes = AQ_GIB};
-    struct aq_stream stream;
+    struct aq_stream stream = {0};
     assert_int_equal(aq_stream_build(&stream, &ret->m->steps, &plan, NULL), 0);
     assert_int_equal(aq_mem_open(&ret->mem, limits, NULL), 0);
     struct aq_device_opts device = {.kind = AQ_DEVICE_UNIFIED, .mem = ret->mem};
