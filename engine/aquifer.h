@@ -75,7 +75,8 @@ int aquifer_run(const char *options_json, const struct aquifer_hooks *hooks);
 /* ---- one engine, record by record -------------------------------------------------------- */
 
 /* Opens a model with the options of `generate` as one JSON object; {"max_prompt_tokens",
- * "max_total_tokens"} bound the records that may be submitted (default: the model's context). */
+ * "max_total_tokens"} bound the records that may be submitted (default: the model's context); a
+ * rolling score goes through windows of the longest prompt. */
 int aquifer_open(struct aquifer **ret, const char *options_json, const struct aquifer_hooks *hooks,
                  struct aquifer_error *reterr);
 /* Queues one record, the same JSON as a line of prompts.jsonl.  A bad record is not an error here:

@@ -67,6 +67,7 @@ static int session_plan(struct aquifer *a, struct aq_err *reterr)
         return aq_error(reterr, -EINVAL,
                         "expected max_prompt_tokens (%u) <= max_total_tokens (%u) <= context (%u)",
                         a->prompt_max, a->total_max, context);
+    a->g.rules.window_max = a->prompt_max;
     const struct aq_workload w = {
         .prompt_max = a->prompt_max,
         .total_max = a->total_max + 1, /* of what is scored the last token is not computed with */

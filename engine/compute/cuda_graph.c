@@ -136,9 +136,10 @@ static void capture(struct aq_cuda_record *r, const struct aq_cuda_exec *ex, str
     const char *what;
     uint32_t op;
     void *graph = NULL;
-    r->graphs.full = r->graphs.bytes > r->opts.graphs_bytes;
-    if (r->graphs.full)
+    if (r->graphs.bytes > r->opts.graphs_bytes) {
+        r->graphs.full = true;
         return;
+    }
     uint64_t free_before = free_now(r);
     int rc = ops->capture_begin(r->opts.cuda->gpu, ex->stream);
     if (!rc) {

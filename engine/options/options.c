@@ -433,18 +433,90 @@ static int check_two(const struct named *written, const struct named *read, stru
     return rc;
 }
 
-/* No file that is written is one that is read.  (Of `generate` the job looks at its own files.) */
-static int check_written(const struct aq_options *o, struct aq_err *reterr)
+enum { WRITTEN = 7 };
+
+static void list_written(struct named ret[WRITTEN], const struct aq_options *o)
 {
-    const bool job = aq_options_command(o)->bit == AQ_CMD_GENERATE;
-    const struct named written[] = {
+    const struct named written[WRITTEN] = {
         {"report", o->report},
         {"trace", o->trace},
         {"metrics-file", o->metrics_file},
         {"write-config", o->write_config},
         {"html", o->html},
         {"output", o->output},
+        {"errors", o->errors},
     };
+    memcpy(ret, written, sizeof(written));
+}
+
+int aq_options_check_apart(const struct aq_options *o, const char *option, const char *path,
+                           struct aq_err *reterr)
+{
+    const struct named read = {option, path};
+    struct named written[WRITTEN];
+    int rc = 0;
+    list_written(written, o);
+    for (size_t i = 0; rc == 0 && i < WRITTEN; i++)
+        rc = check_two(&written[i], &read, reterr);
+    return rc;
+}
+
+/* Names of a model's files, of checkpoints and of a packed store's first folder. */
+static bool is_of_models(const char *name)
+{
+    static const char *const names[] = {
+        "config.json", "generation_config.json",  "tokenizer.json",    "tokenizer_config.json",
+        "vocab.json",  "special_tokens_map.json", "added_tokens.json", "merges.txt",
+        "vocab.txt",   "manifest.json",           "stripe.json",       "data.0",
+    };
+    static const char *const ends[] = {".safetensors", ".index.json", ".bin",
+                                       ".model",       ".pt",         ".jinja"};
+    size_t length = strlen(name);
+    for (size_t i = 0; i < AQ_ARRAY_LEN(names); i++) {
+        if (!strcmp(name, names[i]))
+            return true;
+    }
+    for (size_t i = 0; i < AQ_ARRAY_LEN(ends); i++) {
+        size_t end = strlen(ends[i]);
+        if (length > end && !strcmp(name + length - end, ends[i]))
+            return true;
+    }
+    return false;
+}
+
+static bool is_in(const char *folder, const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char *in = aq_file_folder(path);
+    bool is = in && aq_file_same(in, folder) && is_of_models(slash ? slash + 1 : path);
+    free(in);
+    return is;
+}
+
+/* A model is not lost to a report: nothing is written over a file of its folder that has the name
+ * of a model's. */
+static int check_model_apart(const struct aq_options *o, const char *folder, struct aq_err *reterr)
+{
+    struct named written[WRITTEN];
+    int rc = 0;
+    list_written(written, o);
+    for (size_t i = 0; folder && rc == 0 && i < WRITTEN; i++) {
+        const char *path = written[i].path;
+        char *behind = path && aq_file_size(path) > 0 ? aq_file_resolve(path) : NULL;
+        /* A file is replaced where a link leads; a model's own may be links out of its folder. */
+        if (behind && (is_in(folder, path) || is_in(folder, behind)))
+            rc = aq_error(reterr, -EINVAL,
+                          "--%s '%s' would replace a file of the model: expected another file",
+                          written[i].option, path);
+        free(behind);
+    }
+    return rc;
+}
+
+/* No file that is written is one that is read.  (Of `generate` the job looks at its own files.) */
+static int check_written(const struct aq_options *o, struct aq_err *reterr)
+{
+    const bool job = aq_options_command(o)->bit == AQ_CMD_GENERATE;
     const struct named read[] = {
         {"input", job ? NULL : o->input},
         {"text", o->text},
@@ -454,12 +526,12 @@ static int check_written(const struct aq_options *o, struct aq_err *reterr)
         {"hardware", o->hardware},
         {"file", o->published_file},
         {"prompt-template", o->prompt_template},
+        {"shape", o->shape && aq_file_size(o->shape) >= 0 ? o->shape : NULL},
     };
-    int rc = 0;
-    for (size_t i = 0; i < AQ_ARRAY_LEN(written); i++) {
-        for (size_t k = 0; rc == 0 && k < AQ_ARRAY_LEN(read); k++)
-            rc = check_two(&written[i], &read[k], reterr);
-    }
+    int rc = check_model_apart(o, o->model, reterr);
+    rc = rc < 0 ? rc : check_model_apart(o, o->tokenizer, reterr);
+    for (size_t k = 0; rc == 0 && k < AQ_ARRAY_LEN(read); k++)
+        rc = aq_options_check_apart(o, read[k].option, read[k].path, reterr);
     return rc;
 }
 

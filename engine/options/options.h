@@ -149,6 +149,9 @@ void aq_options_close(struct aq_options *o);
 /* Rules of a whole command beyond single values: no two that exclude each other, none missing.
  * -EINVAL.  Not for records submitted one by one, which come without files. */
 int aq_options_check(const struct aq_options *o, struct aq_err *reterr);
+/* No file that the command writes is this one, which it reads by the option `option`.  -EINVAL. */
+int aq_options_check_apart(const struct aq_options *o, const char *option, const char *path,
+                           struct aq_err *reterr);
 /* {"command": ..., every option that was given, with '_' and its value's own type}: goes back
  * through aq_options_from_json.  New reference; NULL: out of memory. */
 json_t *aq_options_to_json(const struct aq_options *o);

@@ -509,7 +509,10 @@ static int give_words(struct aq_options *o, const struct words *w, struct aq_err
         if (rc < 0)
             return rc;
     }
-    return 0;
+    int rc = 0;
+    for (uint32_t i = 0; i < w->config_count && rc == 0; i++)
+        rc = aq_options_check_apart(o, "config", w->config[i], reterr);
+    return rc;
 }
 
 static void free_args(char **args, int count)

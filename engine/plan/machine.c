@@ -219,8 +219,10 @@ int aq_planning_weigh_disk(struct aq_planning *p, struct aq_err *reterr)
     if (!small) /* else scratch stays without a budget: it counts as lacking */
         in.budget[AQ_DISK] = UINT64_MAX;
     int rc = aq_block_least(&with, &in, reterr);
-    if (rc < 0)
+    if (rc < 0) {
+        aq_block_close(&with);
         return rc == -ENOMEM ? rc : 0; /* there is no such program */
+    }
     bool scratch = aq_ledger_total(&with.ledger, AQ_DISK) > p->in.budget[AQ_DISK];
     bool helps = small ? scratch || with.stream.bytes[AQ_DISK] : scratch && !in.placement;
     if (!helps) { /* with a placement that is fixed, the block at hand is that one */

@@ -136,6 +136,7 @@ struct aq_request_rules {
     const struct aq_chat *chat; /* NULL: messages cannot be rendered */
     uint32_t vocab, context;
     uint32_t prompt_max; /* most tokens of a prompt, below the context perhaps; 0: as that */
+    uint32_t window_max; /* most of a rolling score's windows, below that perhaps; 0: as that */
     int32_t bos_id;      /* -1: the model has none */
     bool adds_bos;       /* the model's files put BOS in front of text */
     int32_t prefix_id;   /* what a text without a context is scored behind: BOS, or EOS; -1: none */

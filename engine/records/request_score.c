@@ -355,11 +355,13 @@ static bool open_context(struct aq_request *r, struct context *c, int *ret_rc)
     return true;
 }
 
-/* A window has as many tokens as the context behind its first one, and the next window begins with
- * the last of them; the last window reaches back over tokens that are scored already. */
+/* A window has as many tokens as the context (or fewer, by the rules) behind its first one, and the
+ * next window begins with the last of them; the last window reaches back over tokens that are
+ * scored already. */
 static bool tokenise_rolling(struct aq_request *r, int *ret_rc)
 {
-    uint32_t width = aq_request_prompt_max(r->draft->rules);
+    uint32_t width = aq_request_prompt_max(r->draft->rules), most = r->draft->rules->window_max;
+    width = most && most < width ? most : width;
     struct aq_prompt all = {0};
     if (r->draft->rules->prefix_id < 0)
         return refuse_prefix(r);
@@ -372,7 +374,7 @@ static bool tokenise_rolling(struct aq_request *r, int *ret_rc)
                                  aq_request_field(r));
     if (count > AQ_REQUEST_SEQUENCES_MAX)
         return aq_request_refuse(r, AQ_RECORD_CONTEXT_LENGTH_EXCEEDED, aq_request_field(r),
-                                 "'%s': expected at most %d windows of %u tokens (the context), "
+                                 "'%s': expected at most %d windows of %u tokens, "
                                  "found %u tokens",
                                  aq_request_field(r), AQ_REQUEST_SEQUENCES_MAX, width,
                                  all.count - 1);

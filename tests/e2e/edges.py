@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`aquifer generate` at its edges: hostile records, the documents it leaves for programs to read,
 limits of the machine, and users who may not write."""
+import filecmp
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import unittest
@@ -303,6 +305,31 @@ class Limits(Rig):
         except (OSError, subprocess.CalledProcessError):
             self.skipTest("the program or model is in a folder that only root may read")
         return self.run_program(words, status, env={"PATH": os.environ["PATH"], **how}, **nobody)
+
+    def test_what_a_run_reads_is_not_replaced(self):
+        """Files of the model and a configuration; reports beside a model may come again."""
+        self.write([{"id": "a", "prompt": "the old man", "max_tokens": 2}])
+        model, config = self.path("model"), self.path("c.yaml")
+        shutil.copytree(MODEL, model)
+        with open(config, "w", encoding="utf-8") as f:
+            f.write("max-tokens: 2\n")
+        command = [PROGRAM, "generate", "--model", model, "--input", self.input, "--output", self.output, "--overwrite"]
+        for option, name in (("report", "config.json"), ("trace", "model.safetensors"), ("metrics-file", "vocab.json"),
+                             ("output", "generation_config.json"), ("report", "tokenizer_config.json")):
+            path = os.path.join(model, name)
+            done = self.run_program([*command, "--" + option, path], 1)
+            self.assertIn(f"--{option} '{path}' would replace a file of the model", done.stderr.decode())
+            self.assertTrue(filecmp.cmp(path, os.path.join(MODEL, name), False))
+        link = self.path("link.json")
+        os.symlink(os.path.join(model, "config.json"), link)
+        for option, path in (("report", link), ("errors", os.path.join(model, "vocab.json"))):
+            done = self.run_program([*command, "--" + option, path], 1)
+            self.assertIn("would replace a file of the model", done.stderr.decode())
+        for option in ("report", "errors"):
+            done = self.run_program([*command, "--config", config, "--" + option, config], 1)
+            self.assertIn("would replace what --config reads", done.stderr.decode())
+        for _ in range(2):
+            self.run_program([*command, "--config", config, "--report", os.path.join(model, "report.json")])
 
     def test_a_folder_that_cannot_be_written(self):
         self.write(self.many(3))

@@ -196,6 +196,17 @@ class Package(rig.Rig):
         with engine(kv_policy="h2o", kv_budget="3") as e:
             self.assertNotEqual(e.score(pairs), scores)
 
+    def test_a_text_is_scored_through_windows_of_what_the_engine_takes(self):
+        with engine(max_total_tokens=8) as e:
+            texts = e.tokenize(["the old man said that she was a little house in sea and rain"] * 2)
+            ids = [t for text in texts for t in text if t != 2][:19]
+            text, = e.score_texts([ids])
+            # 2 stands in front; the last window reaches back over what is scored, so that it is whole.
+            windows = [([2], ids[:8]), ([ids[7]], ids[8:16]), (ids[10:16], ids[16:])]
+            parts = e.score(windows)
+        self.assertEqual(text.tokens, 19)
+        self.assertAlmostEqual(text.loglikelihood, sum(p.loglikelihood for p in parts), delta=1e-4)
+
     def test_tokens(self):
         e = engine()
         self.assertEqual(e.tokenize(["She", "", "She\u2028said"])[:2], [[2, 3351], [2]])

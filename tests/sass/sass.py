@@ -17,7 +17,7 @@ gates.json says what the best loop of a kernel must have, and keeps what all of 
 no loop may have less.
 
 Needs nvdisasm of the toolkit or of PyPI's nvidia-cuda-nvdisasm.  Exit status 77 where it is missing."""
-import argparse, glob, json, os, re, shutil, struct, subprocess, sys, tempfile
+import argparse, glob, itertools, json, os, re, shutil, struct, subprocess, sys, tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 GATES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "gates.json")
@@ -111,10 +111,11 @@ def in_flight(code):
         load = LOAD.match(line)
         read = line.split(",", 1)[1] if load and "," in line else line
         used = {int(r) for r in re.findall(r"\bR(\d+)\b", read)}
-        waiting = [w for w in waiting if not w[0] & used]
+        size, first = (width(load.group(2)), int(load.group(3)[1:])) if load else (0, 0)
+        into = set(range(first, first + max(1, size // 4))) if load else set()
+        waiting = [w for w in waiting if not w[0] & (used | into)]
         if load:
-            size, first = width(load.group(2)), int(load.group(3)[1:])
-            waiting.append((set(range(first, first + max(1, size // 4))), size))
+            waiting.append((into, size))
             generic |= load.group(1) == "LD"
         copies += 16 if line.startswith("LDGSTS") else 0
         loads, most = max(loads, len(waiting)), max(most, sum(w[1] for w in waiting))
@@ -164,6 +165,7 @@ def look(nvdisasm, paths):
     found = {}
     for (sm, _), text in zip(work, texts):
         here = kernels(text)
+        found.setdefault(sm, {})
         for mangled, name in demangled(list(here)).items():
             if mangled:
                 found.setdefault(sm, {})[name] = judged(here[mangled])
@@ -197,7 +199,7 @@ def judge(gates, sm, found, version):
         now = kept(found[name]) if name in found else was
         if now[0] > was[0]:
             yield f"sm_{sm} {name}: {now[0]} registers, {was[0]} are kept in gates.json"
-        if any(n < w for n, w in zip(now[1:], was[1:])):
+        if any(n < w for n, w in itertools.zip_longest(now[1:], was[1:], fillvalue=0)):
             yield f"sm_{sm} {name}: its loops have {now[1:]} bytes on their way, {was[1:]} are kept in gates.json"
 
 
@@ -222,11 +224,17 @@ def unseen(gates, sm, found):
                 said = [s for s in judge(alone, sm, {name: judged(worse)}, "") if word in s]
                 if not said:
                     yield f"sm_{sm} {name}: its gate does not see '{word}'"
+    alone = {"loops": [], "nvcc": "", "kept": gates["kept"]}
     for name, was in gates["kept"].get(str(sm), {}).items():
-        now = {"registers": was[0] + 1, "stack": 0, "loops": [(1, 1, max(0, size - 1), False) for size in was[1:]]}
-        said = " ".join(judge({"loops": [], "nvcc": "", "kept": gates["kept"]}, sm, {name: now}, ""))
-        if "registers" not in said or (len(was) > 1 and "its loops" not in said):
-            yield f"sm_{sm} {name}: what is kept of it is not seen"
+        loops = [(1, 1, size, False) for size in was[1:]]
+        same = {"registers": was[0], "stack": 0, "loops": loops}
+        worse = {"registers": {**same, "registers": was[0] + 1}}
+        if loops:
+            worse |= {"its loops": {**same, "loops": [*loops[:-1], (1, 1, was[-1] - 1, False)]}}
+            worse |= {"its loops have": {**same, "loops": loops[:-1]}}
+        for word, now in worse.items():
+            if not any(word in s for s in judge(alone, sm, {name: now}, "")):
+                yield f"sm_{sm} {name}: what is kept of it is not seen: {word}"
 
 
 def write(gates):
