@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/mem.h"
 
+#include "base/threads.h"
+
 #include <assert.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -12,6 +14,10 @@
 
 #define HUGE_BYTES (2 * AQ_MIB)
 #define PAGE_BYTES 4096
+/* A thread zeroes some GB a second, a memory takes several times as much: a large buffer is touched
+ * by several threads, in pieces that are worth one. */
+#define TOUCH_BYTES (128 * AQ_MIB)
+enum { TOUCHERS_MAX = 16, TOUCHER_STACK_BYTES = 256 * 1024 };
 
 struct aq_mem {
     pthread_mutex_t lock;
@@ -63,6 +69,47 @@ static struct aq_mem_usage *find_row(struct aq_mem *m, enum aq_tier tier, const 
     return row;
 }
 
+struct piece {
+    char *start;
+    size_t bytes;
+    pthread_t thread;
+};
+
+static void *touch(void *arg)
+{
+    const struct piece *p = arg;
+    for (size_t at = 0; at < p->bytes; at += PAGE_BYTES)
+        ((volatile char *)p->start)[at] = 0;
+    return NULL;
+}
+
+/* The caller takes the first piece, and whatever no thread can be had for. */
+static void touch_all(char *start, size_t bytes)
+{
+    struct piece piece[TOUCHERS_MAX];
+    uint64_t most = aq_min_u64(aq_threads_usable(), TOUCHERS_MAX);
+    uint32_t count = (uint32_t)aq_max_u64(1, aq_min_u64(most, bytes / TOUCH_BYTES));
+    size_t each = aq_align_up(bytes / count, HUGE_BYTES);
+    bool has[TOUCHERS_MAX] = {false};
+    pthread_attr_t attr;
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, TOUCHER_STACK_BYTES);
+    for (uint32_t i = 0; i < count; i++) {
+        size_t from = aq_min_u64(i * each, bytes);
+        piece[i] =
+            (struct piece){.start = start + from,
+                           .bytes = i + 1 < count ? aq_min_u64(each, bytes - from) : bytes - from};
+        has[i] = i && aq_thread_start(&piece[i].thread, &attr, touch, &piece[i]) == 0;
+    }
+    pthread_attr_destroy(&attr);
+    for (uint32_t i = 0; i < count; i++) {
+        if (has[i])
+            pthread_join(piece[i].thread, NULL);
+        else
+            touch(&piece[i]);
+    }
+}
+
 /* Maps bytes (a multiple of 2 MiB) on a 2 MiB boundary, so that every page can be a huge one, and
  * touches them: the kernel hands out zeroed pages once, here, and not in the middle of a pass. */
 static void *map_huge(size_t bytes, aq_mem_place_fn *place, void *user)
@@ -81,8 +128,7 @@ static void *map_huge(size_t bytes, aq_mem_place_fn *place, void *user)
     madvise(start, bytes, MADV_HUGEPAGE);
     if (place)
         place(user, start, bytes);
-    for (size_t at = 0; at < bytes; at += 4096)
-        ((volatile char *)start)[at] = 0;
+    touch_all(start, bytes);
     return start;
 }
 

@@ -118,8 +118,7 @@ static void *worker_main(void *arg)
     }
 }
 
-/* CPUs this process may run on; UINT32_MAX where that cannot be told. */
-static uint32_t usable_cpus(void)
+uint32_t aq_threads_usable(void)
 {
     cpu_set_t set;
     return sched_getaffinity(0, sizeof(set), &set) == 0 ? (uint32_t)CPU_COUNT(&set) : UINT32_MAX;
@@ -154,7 +153,7 @@ int aq_pool_open(struct aq_pool **ret, uint32_t threads, struct aq_err *reterr)
         return aq_error_memory(reterr, "worker pool");
     memset(p, 0, sizeof(*p));
     p->threads = threads;
-    p->spin_max = threads <= usable_cpus() ? SPIN_MAX : 0;
+    p->spin_max = threads <= aq_threads_usable() ? SPIN_MAX : 0;
     p->groups = (struct aq_groups){.count = 1, .end = {threads}};
     p->handle = calloc(threads, sizeof(*p->handle));
     p->worker = calloc(threads, sizeof(*p->worker));

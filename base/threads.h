@@ -39,6 +39,8 @@ struct aq_cpus {
 /* Runs tile `tile` on worker `worker` (0 <= worker < aq_pool_threads). */
 typedef void aq_tile_fn(void *arg, uint32_t tile, uint32_t worker);
 
+/* CPUs that this process may run on; UINT32_MAX where that cannot be told. */
+uint32_t aq_threads_usable(void);
 /* pthread_create (with its errno) of a thread that blocks all signals: these are delivered to the
  * threads of the program that handle them. */
 int aq_thread_start(pthread_t *ret, const pthread_attr_t *attr, void *(*fn)(void *), void *arg);
