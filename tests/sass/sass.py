@@ -164,11 +164,8 @@ def look(nvdisasm, paths):
         texts = list(pool.map(lambda c: disassembled(nvdisasm, c[1]), work))
     found = {}
     for (sm, _), text in zip(work, texts):
-        here = kernels(text)
-        found.setdefault(sm, {})
-        for mangled, name in demangled(list(here)).items():
-            if mangled:
-                found.setdefault(sm, {})[name] = judged(here[mangled])
+        here, of_sm = kernels(text), found.setdefault(sm, {})
+        of_sm.update({name: judged(here[mangled]) for mangled, name in demangled(list(here)).items() if mangled})
     return found
 
 
