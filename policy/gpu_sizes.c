@@ -2,6 +2,7 @@
 #include "policy/gpu_sizes.h"
 
 #include "base/types.h"
+#include "policy/registers.h"
 
 /* Sums are computed for whole panels of columns at a time; weights that are unpacked for one
  * product only are unpacked in pieces of about UNPACKED_BYTES. */
@@ -31,6 +32,35 @@ enum { PAGE_BYTES = 4096, PAGE_ENTRY_BYTES = 8, CONTEXT_BY_KERNELS = 4 };
 /* The rows of a micro-batch that choose tokens fit one desk, unless there are many penalties. */
 _Static_assert(AQ_GPU_ROW_BYTES <= CALLS_MAX * AQ_GPU_SEQ_BYTES, "a row to a seat");
 
+bool aq_gpu_sizes_is_copied(const struct aq_step_desc *d, uint32_t i, enum aq_dtype compute)
+{
+    for (uint32_t h = 0; h < AQ_STEP_HALVES; h++) {
+        for (uint32_t j = 0; j < d->half[h].count; j++) {
+            const struct aq_prim *p = &d->half[h].prim[j];
+            if (p->kind == AQ_PRIM_PRODUCT && p->activation && p->bias == (int32_t)i)
+                return aq_register_dtype(p->dst, compute) != AQ_F32;
+        }
+    }
+    return false;
+}
+
+uint64_t aq_gpu_sizes_copy(uint32_t count)
+{
+    return aq_align_up(2ull * count, 64);
+}
+
+static uint64_t biases_bytes(const struct aq_model_steps *m, enum aq_dtype compute)
+{
+    uint64_t bytes = 0;
+    for (uint32_t s = 0; s < m->step_count; s++) {
+        const struct aq_step_desc *d = &m->step[s];
+        for (uint32_t i = 0; i < d->vector_count; i++)
+            bytes +=
+                aq_gpu_sizes_is_copied(d, i, compute) ? aq_gpu_sizes_copy(d->vector[i].count) : 0;
+    }
+    return aq_align_up(bytes, 4096);
+}
+
 void aq_gpu_sizes_count(struct aq_gpu_sizes *r, const struct aq_model_steps *m,
                         const struct aq_plan *p, uint64_t context_bytes)
 {
@@ -58,6 +88,7 @@ void aq_gpu_sizes_count(struct aq_gpu_sizes *r, const struct aq_model_steps *m,
                                                        aq_kv_kinds_runs(&p->kinds) * sizeof(void *)
                                                  : 0,
         .workspace_bytes = aq_align_up(aq_max_u64(WORKSPACE_BYTES, one), 4096),
+        .biases_bytes = biases_bytes(m, s->compute),
         .chosen_bytes = aq_align_up(4ull * s->micro_batch * s->micro_batches, 4096),
         .stats_bytes = aq_align_up(s->head_tile_rows * 16ull, 4096),
         .logits_bytes = aq_align_up(s->head_tile_rows * 4ull * m->vocab, 4096),
@@ -76,7 +107,7 @@ uint64_t aq_gpu_sizes_device(const struct aq_gpu_sizes *r)
 {
     return AQ_GPU_BUNDLE_DESKS * r->desk_bytes + r->sums_bytes +
            aq_align_up(r->unpacked_bytes, 4096) + aq_align_up(r->tables_bytes, 4096) +
-           r->workspace_bytes + r->chosen_bytes + 2 * r->stats_bytes;
+           r->workspace_bytes + r->biases_bytes + r->chosen_bytes + 2 * r->stats_bytes;
 }
 
 uint64_t aq_gpu_sizes_host(const struct aq_gpu_sizes *r)

@@ -23,6 +23,7 @@ struct aq_gpu_sizes {
      * aq_kv_table_layout); else 0. */
     uint64_t tables_bytes;
     uint64_t workspace_bytes;
+    uint64_t biases_bytes; /* in 16 bits, of products with an activation */
     uint64_t chosen_bytes; /* the token that each seat has chosen last */
     /* Of a tile of the head: statistics, on the device twice, before penalties and after; logits
      * that somebody on the host looks at. */
@@ -33,6 +34,10 @@ struct aq_gpu_sizes {
 /* context_bytes: what the driver took at the start (see below). */
 void aq_gpu_sizes_count(struct aq_gpu_sizes *r, const struct aq_model_steps *m,
                         const struct aq_plan *p, uint64_t context_bytes);
+/* Is vector i of a step the bias of a product with an activation that is written in 16 bits, so that
+ * there is a copy of it in those; and what a copy of so many numbers takes. */
+bool aq_gpu_sizes_is_copied(const struct aq_step_desc *d, uint32_t i, enum aq_dtype compute);
+uint64_t aq_gpu_sizes_copy(uint32_t count);
 /* Device memory, under the purpose "gpu work" (graphs_bytes beside it, under "gpu graphs"); and
  * pinned host memory, under "gpu desks". */
 uint64_t aq_gpu_sizes_device(const struct aq_gpu_sizes *r);

@@ -4,6 +4,7 @@
 #ifndef AQ_ENGINE_COMPUTE_CUDA_DESK_H
 #define AQ_ENGINE_COMPUTE_CUDA_DESK_H
 
+#include "engine/compute/cuda_bias.h"
 #include "engine/compute/cuda_graph.h"
 #include "engine/compute/cuda_lane.h"
 
@@ -22,14 +23,18 @@ struct aq_compute_cuda {
     struct aq_gpu_sizes sizes;
     struct aq_cuda_exec ex;
     struct aq_cuda_blas blas;
+    struct aq_cuda_biases biases;
     uint8_t *work, *desks_here; /* all of the device's, and of the pinned memory */
     size_t work_bytes, desks_bytes;
     uint8_t *mirror, *sums, *unpacked;        /* in work */
+    uint8_t *biases_there;                    /* likewise */
     struct aq_logits_stat *stats, *stats_now; /* as the model gave them, and penalised */
     uint32_t *chosen;                         /* in work: [seats] */
     struct aq_logits_stat *stats_home;
     float *logits_home;
     bool deterministic;
+    const struct aq_model_steps *steps;
+    enum aq_dtype compute;
     /* Answers of the op at work: on the desk and its mirror, and where the next ones go. */
     uint8_t *answers, *answers_there;
     size_t answers_bytes;

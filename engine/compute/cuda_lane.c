@@ -84,10 +84,12 @@ static bool is_matrix(enum aq_dtype t, uint32_t k)
 static void multiply(struct aq_compute_cuda *c, const struct aq_product *p, const void *w,
                      uint32_t column, uint32_t n)
 {
+    bool biased = p->bias && p->y_dtype != AQ_F32;
     struct aq_cuda_dense d = {
         .x = p->x,
         .w = w,
         .bias = p->bias ? p->bias + column : NULL,
+        .bias_y = biased ? aq_cuda_biases_find(&c->biases, p->bias + column) : NULL,
         .sums = (float *)c->sums,
         .y = (uint8_t *)p->y + column * aq_dtype_bytes(p->y_dtype),
         .x_stride = p->x_stride,
@@ -446,6 +448,8 @@ static void lay_out(struct aq_compute_cuda *c)
     c->ex.workspace = at;
     c->ex.workspace_bytes = r->workspace_bytes;
     at += r->workspace_bytes;
+    c->biases_there = at;
+    at += r->biases_bytes;
     c->chosen = (uint32_t *)(void *)at;
     at += r->chosen_bytes;
     c->stats = (struct aq_logits_stat *)at;
@@ -474,7 +478,7 @@ static int take(struct aq_compute_cuda *c, struct aq_err *reterr)
     return 0;
 }
 
-static int prove(const struct aq_compute_cuda *c, const struct aq_compute_cuda_opts *opts,
+static int prove(struct aq_compute_cuda *c, const struct aq_compute_cuda_opts *opts,
                  struct aq_err *reterr)
 {
     struct aq_cuda_proof proof = {
@@ -487,7 +491,10 @@ static int prove(const struct aq_compute_cuda *c, const struct aq_compute_cuda_o
         .sums = (float *)c->sums,
         .sums_bytes = c->sizes.sums_bytes,
     };
-    return aq_cuda_prove(&proof, reterr);
+    if (opts->deterministic)
+        return aq_cuda_prove(&proof, reterr);
+    aq_cuda_prove_activations(&proof);
+    return 0;
 }
 
 int aq_compute_cuda_open(struct aq_compute_cuda **ret, const struct aq_compute_cuda_opts *opts,
@@ -508,6 +515,8 @@ int aq_compute_cuda_open(struct aq_compute_cuda **ret, const struct aq_compute_c
     c->device = opts->device;
     c->sizes = opts->sizes;
     c->deterministic = opts->deterministic;
+    c->steps = opts->steps;
+    c->compute = opts->compute;
     c->ex.sm = opts->cuda->info.sm;
     c->ex.multiprocessors = opts->cuda->info.multiprocessors;
     c->ex.blas = &c->blas;
@@ -522,14 +531,24 @@ int aq_compute_cuda_open(struct aq_compute_cuda **ret, const struct aq_compute_c
     int code = rc < 0 ? 0 : c->k->blas_open(&c->blas, opts->deterministic);
     if (code)
         rc = aq_error(reterr, -ENODEV, "cuBLASLt cannot be used: %s", c->k->error_text(code));
-    if (rc == 0 && opts->deterministic)
-        rc = prove(c, opts, reterr);
+    rc = rc < 0 ? rc : prove(c, opts, reterr);
     if (rc < 0) {
         aq_compute_cuda_close(c);
         return rc;
     }
     *ret = c;
     return 0;
+}
+
+int aq_compute_cuda_biases(struct aq_compute_cuda *c, float *const *vector, struct aq_err *reterr)
+{
+    const struct aq_cuda_biases_opts opts = {.gpu_ops = c->gpu_ops,
+                                             .gpu = c->gpu,
+                                             .steps = c->steps,
+                                             .compute = c->compute,
+                                             .room = c->biases_there};
+    assert(!c->biases.bias);
+    return aq_cuda_biases_open(&c->biases, &opts, vector, reterr);
 }
 
 struct aq_cuda_graphs aq_compute_cuda_graphs(const struct aq_compute_cuda *c)
@@ -543,6 +562,7 @@ void aq_compute_cuda_close(struct aq_compute_cuda *c)
         return;
     aq_cuda_record_close(c->record);
     c->k->blas_close(&c->blas);
+    aq_cuda_biases_close(&c->biases);
     aq_device_free(c->device, AQ_MEMORY_DEVICE, "gpu work", c->work, c->work_bytes);
     aq_device_free(c->device, AQ_MEMORY_PINNED, "gpu desks", c->desks_here, c->desks_bytes);
     free(c->given);

@@ -22,7 +22,7 @@ struct aq_compute_cuda_opts {
     /* A row's bits do not depend on what is computed beside it: proved of the products of `steps`
      * in `compute`, or refused. */
     bool deterministic;
-    const struct aq_model_steps *steps;
+    const struct aq_model_steps *steps; /* outlives the lane */
     enum aq_dtype compute;
     uint32_t seats;        /* of a micro-batch, at most */
     uint32_t pass_ops;     /* of a pass, at most; 0: so many as is usual */
@@ -31,6 +31,8 @@ struct aq_compute_cuda_opts {
 
 int aq_compute_cuda_open(struct aq_compute_cuda **ret, const struct aq_compute_cuda_opts *opts,
                          struct aq_err *reterr);
+/* The model's vectors are there, in device memory: biases may be copied.  -EIO, -ENOMEM. */
+int aq_compute_cuda_biases(struct aq_compute_cuda *c, float *const *vector, struct aq_err *reterr);
 /* Nothing runs any more.  NULL is fine. */
 void aq_compute_cuda_close(struct aq_compute_cuda *c);
 struct aq_cuda_graphs aq_compute_cuda_graphs(const struct aq_compute_cuda *c);

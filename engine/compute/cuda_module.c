@@ -7,6 +7,8 @@
 
 static const struct aq_cuda_kernels kernels = {.blas_open = aq_cuda_blas_open,
                                                .blas_close = aq_cuda_blas_close,
+                                               .dense_try = aq_cuda_dense_try,
+                                               .dense_trust = aq_cuda_dense_trust,
                                                .error_text = aq_cuda_error_text,
                                                .copy_pieces = aq_cuda_copy_pieces,
                                                .attn_decode_workspace =

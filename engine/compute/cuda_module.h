@@ -9,12 +9,14 @@
 #include "kernels/cuda/launch.h"
 #include "offload/gpu.h"
 
-enum { AQ_CUDA_MODULE_VERSION = 7 };
+enum { AQ_CUDA_MODULE_VERSION = 8 };
 #define AQ_CUDA_MODULE_SYMBOL "aq_cuda_module"
 
 struct aq_cuda_kernels {
     __typeof__(aq_cuda_blas_open) *blas_open;
     __typeof__(aq_cuda_blas_close) *blas_close;
+    __typeof__(aq_cuda_dense_try) *dense_try;
+    __typeof__(aq_cuda_dense_trust) *dense_trust;
     __typeof__(aq_cuda_error_text) *error_text;
     __typeof__(aq_cuda_copy_pieces) *copy_pieces;
     __typeof__(aq_cuda_attn_decode_workspace) *attn_decode_workspace;

@@ -3,7 +3,10 @@
 #include "engine/compute/cuda_prove.h"
 
 #include "base/half.h"
+#include "policy/registers.h"
 
+#include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +14,10 @@ enum {
     ROWS_MAX = 512,
     COLUMNS_MAX = 1088,
     FIRST_ROW_STEP = 8, /* rows that begin so far apart are aligned */
+    /* An activation is tried on so many of a product, for all powers of two of rows up to this. */
+    SOME_ROWS = 8,
+    SOME_COLUMNS = 32,
+    ROWS_UP_TO = 2048,
 };
 
 #define CURE "leave --deterministic out, or compute with --device cpu"
@@ -226,6 +233,136 @@ static int try_all(struct trial *t, struct aq_err *reterr)
     return rc;
 }
 
+/* ---- activations ---- */
+
+static bool is_nan(const void *data, enum aq_dtype t, uint32_t i)
+{
+    if (t == AQ_F32)
+        return isnan(((const float *)data)[i]);
+    uint16_t bits = ((const uint16_t *)data)[i];
+    return isnan(t == AQ_F16 ? aq_f32_from_f16(bits) : aq_f32_from_bf16(bits));
+}
+
+/* Do sums that are NaN come out of the activation of d as such?  If so, *ret_kind is the kernel. */
+static bool keeps_nan(const struct trial *t, const struct aq_cuda_dense *d, uint64_t *ret_kind)
+{
+    uint32_t rows = (uint32_t)aq_min_u64(d->m, SOME_ROWS);
+    const uint32_t columns = SOME_COLUMNS;
+    float home[SOME_ROWS * SOME_COLUMNS];
+    int code = t->p->cuda->module->kernels->dense_try(&t->ex, d, rows, columns, ret_kind);
+    code = code ? code : t->ops->record(gpu_of(t), t->event, t->ex.stream);
+    code = code ? code : t->ops->wait(gpu_of(t), t->event);
+    code = code ? code : t->ops->copy_now(gpu_of(t), home, d->y, sizeof(home), AQ_GPU_D2H);
+    for (uint32_t i = 0; i < rows * columns && !code; i++) {
+        if (!is_nan(home, d->y_dtype, i))
+            return false;
+    }
+    return !code;
+}
+
+/* In all numbers of rows, of all columns and of parts of them. */
+static void try_activation(const struct trial *t, const struct aq_prim *prim, uint32_t columns)
+{
+    const struct aq_cuda_proof *p = t->p;
+    enum aq_dtype y = aq_register_dtype(prim->dst, p->compute);
+    uint8_t *bias = (uint8_t *)p->sums + SOME_ROWS * SOME_COLUMNS * sizeof(float);
+    for (uint32_t m = 1; m <= ROWS_UP_TO; m *= 2) {
+        for (uint32_t n = (uint32_t)aq_align_up(columns, AQ_PANEL_ROWS);;
+             n = (uint32_t)aq_align_up(n / 2, AQ_PANEL_ROWS)) {
+            struct aq_cuda_dense d = {
+                .x = t->x,
+                .w = t->w,
+                .bias = prim->bias >= 0 ? (const float *)(const void *)bias : NULL,
+                .bias_y = prim->bias >= 0 && y != AQ_F32 ? bias : NULL,
+                .x_stride = t->k,
+                .w_stride = t->k,
+                .y = p->sums,
+                .y_stride = n,
+                .dtype = p->compute,
+                .y_dtype = y,
+                .activation = prim->activation,
+                .m = m,
+                .n = n,
+                .k = t->k,
+            };
+            uint64_t kind;
+            if (keeps_nan(t, &d, &kind))
+                p->cuda->module->kernels->dense_trust(t->ex.blas, kind);
+            if (n <= AQ_PANEL_ROWS)
+                break;
+        }
+    }
+}
+
+/* Rows of NaNs, some weights, and no bias. */
+static int fill_activation(struct trial *t)
+{
+    const struct aq_cuda_proof *p = t->p;
+    size_t each = t->k * aq_dtype_bytes(p->compute), bytes = SOME_ROWS * each;
+    size_t sums = 2 * SOME_ROWS * SOME_COLUMNS * sizeof(float);
+    t->x = p->operands;
+    t->w = t->x + bytes;
+    if (p->operands_bytes < (SOME_ROWS + SOME_COLUMNS) * each || p->sums_bytes < sums)
+        return -ENOSPC;
+    void *nans = malloc(aq_max_u64(bytes, sums));
+    if (!nans)
+        return -ENOMEM;
+    memset(nans, 0xff, bytes); /* a NaN in each of the types */
+    int code = t->ops->copy_now(gpu_of(t), t->x, nans, bytes, AQ_GPU_H2D);
+    memset(nans, 0, sums);
+    code = code ? code : t->ops->copy_now(gpu_of(t), p->sums, nans, sums, AQ_GPU_H2D);
+    free(nans);
+    return code ? code : fill(t, t->w, SOME_COLUMNS, 2);
+}
+
+/* Layers are alike: a product like the last one that was tried is not tried again. */
+static void try_activations(struct trial *t)
+{
+    const struct aq_model_steps *m = t->p->steps;
+    const struct aq_prim *last = NULL;
+    uint32_t last_columns = 0, last_k = 0;
+    for (uint32_t i = 0; i < AQ_STEP_HALVES * m->step_count; i++) {
+        const struct aq_step_desc *d = &m->step[i / AQ_STEP_HALVES];
+        const struct aq_prim_list *list = &d->half[i % AQ_STEP_HALVES];
+        for (uint32_t j = 0; j < list->count; j++) {
+            const struct aq_prim *prim = &list->prim[j];
+            if (prim->kind != AQ_PRIM_PRODUCT || !prim->activation)
+                continue;
+            uint32_t columns = 0;
+            for (uint32_t k = 0; k < prim->matrix_count; k++)
+                columns += d->matrix[prim->matrix[k]].rows;
+            t->k = d->matrix[prim->matrix[0]].k;
+            bool same = last && last->activation == prim->activation && last->dst == prim->dst &&
+                        (last->bias >= 0) == (prim->bias >= 0) && last_columns == columns &&
+                        last_k == t->k;
+            if (!same && fill_activation(t) == 0)
+                try_activation(t, prim, columns);
+            last = prim;
+            last_columns = columns;
+            last_k = t->k;
+        }
+    }
+}
+
+/* ---- both ---- */
+
+static int open_trial(struct trial *t, struct aq_err *reterr)
+{
+    int code = t->ops->stream_open(gpu_of(t), &t->ex.stream, false);
+    if (code)
+        return say_failure(t, code, reterr);
+    code = t->ops->event_open(gpu_of(t), &t->event);
+    if (code)
+        t->ops->stream_close(gpu_of(t), t->ex.stream);
+    return code ? say_failure(t, code, reterr) : 0;
+}
+
+static void close_trial(struct trial *t)
+{
+    t->ops->event_close(gpu_of(t), t->event);
+    t->ops->stream_close(gpu_of(t), t->ex.stream);
+}
+
 int aq_cuda_prove(const struct aq_cuda_proof *p, struct aq_err *reterr)
 {
     float rows[2][COLUMNS_MAX];
@@ -234,13 +371,19 @@ int aq_cuda_prove(const struct aq_cuda_proof *p, struct aq_err *reterr)
                       .ex = *p->ex,
                       .whole_row = rows[0],
                       .part_row = rows[1]};
-    int code = t.ops->stream_open(p->cuda->gpu, &t.ex.stream, false);
-    if (code)
-        return say_failure(&t, code, reterr);
-    code = t.ops->event_open(p->cuda->gpu, &t.event);
-    int rc = code ? say_failure(&t, code, reterr) : try_all(&t, reterr);
-    if (!code)
-        t.ops->event_close(p->cuda->gpu, t.event);
-    t.ops->stream_close(p->cuda->gpu, t.ex.stream);
+    int rc = open_trial(&t, reterr);
+    if (rc < 0)
+        return rc;
+    rc = try_all(&t, reterr);
+    close_trial(&t);
     return rc;
+}
+
+void aq_cuda_prove_activations(const struct aq_cuda_proof *p)
+{
+    struct trial t = {.p = p, .ops = p->cuda->module->gpu, .ex = *p->ex};
+    if (open_trial(&t, NULL) < 0)
+        return;
+    try_activations(&t);
+    close_trial(&t);
 }

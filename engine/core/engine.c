@@ -474,6 +474,8 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
     rc = rc < 0 ? rc : engine_gpu_load(e, reterr);
     rc = rc < 0 ? rc : take_scratch(e, reterr);
     rc = rc < 0 ? rc : load_weights(e, reterr);
+    if (rc == 0 && e->compute_cuda)
+        rc = aq_compute_cuda_biases(e->compute_cuda, e->model->vector, reterr);
     if (rc == 0 && e->trace_path)
         rc = aq_trace_open(&e->trace, e->mem, &e->block.program, reterr);
     bool on_codes = e->formats.compute == AQ_Q8;

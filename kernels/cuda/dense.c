@@ -32,7 +32,8 @@ struct output {
     void *y;
     size_t stride;
     enum aq_dtype dtype;
-    const float *bias;
+    const void *bias; /* in dtype */
+    enum aq_activation activation;
     float beta; /* of what y was */
 };
 
@@ -88,23 +89,34 @@ static bool is_aligned(const struct aq_cuda_dense *p)
     size_t each = aq_dtype_bytes(p->y_dtype);
     return (uintptr_t)p->y % AQ_CUDA_DENSE_ALIGN == 0 &&
            p->y_stride * each % AQ_CUDA_DENSE_ALIGN == 0 &&
-           (uintptr_t)p->bias % AQ_CUDA_DENSE_ALIGN == 0;
+           ((uintptr_t)p->bias | (uintptr_t)p->bias_y) % AQ_CUDA_DENSE_ALIGN == 0;
 }
 
-/* What one kernel of the library may be asked for.  A bias is f32, which it takes where y is f32
- * (table of supported types, cuBLAS documentation, cublasLtMatmul). */
+/* Its ReLU and its GELU, which is the tanh one, come behind bias and residual (cuBLAS documentation,
+ * cublasLtEpilogue_t), so that they are ours where there is no residual. */
+static bool knows_activation(const struct aq_cuda_dense *p)
+{
+    return p->activation == AQ_ACT_NONE ||
+           (p->combine == AQ_COMBINE_SET &&
+            (p->activation == AQ_ACT_RELU || p->activation == AQ_ACT_GELU_TANH));
+}
+
+/* What one kernel of the library may be asked for.  It takes a bias in y's dtype (table of supported
+ * types, cuBLAS documentation, cublasLtMatmul). */
 static bool may_fuse(const struct aq_cuda_blas *b, const struct aq_cuda_dense *p)
 {
-    return !b->deterministic && is_aligned(p) && p->activation == AQ_ACT_NONE &&
+    bool bias = !p->bias || p->y_dtype == AQ_F32 || p->bias_y;
+    return !b->deterministic && is_aligned(p) && knows_activation(p) && bias &&
            (p->combine == AQ_COMBINE_SET || p->combine == AQ_COMBINE_ADD) &&
-           (p->y_dtype == AQ_F32 || (p->y_dtype == p->dtype && !p->bias));
+           (p->y_dtype == AQ_F32 || p->y_dtype == p->dtype);
 }
 
 static struct output output_of(const struct aq_cuda_dense *p, bool fused)
 {
     struct output o = {.y = p->y, .stride = p->y_stride, .dtype = p->y_dtype};
     if (fused) {
-        o.bias = p->bias;
+        o.bias = p->y_dtype == AQ_F32 || !p->bias ? (const void *)p->bias : p->bias_y;
+        o.activation = p->activation;
         o.beta = p->combine == AQ_COMBINE_ADD;
     } else if (!is_plain(p) || !is_aligned(p)) {
         o = (struct output){.y = p->sums, .stride = aq_align_up(p->n, 4), .dtype = AQ_F32};
@@ -118,13 +130,24 @@ static int set_what(struct problem *q, cublasLtMatmulDescAttributes_t which, con
     return result(cublasLtMatmulDescSetAttribute(&q->what, which, value, bytes));
 }
 
-static int describe_bias(struct problem *q, const float *bias)
+static cublasLtEpilogue_t epilogue_of(const struct output *o)
 {
-    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-    cudaDataType_t type = CUDA_R_32F;
+    switch (o->activation) {
+    case AQ_ACT_RELU: return o->bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
+    case AQ_ACT_GELU_TANH: return o->bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+    default: return o->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    }
+}
+
+static int describe_epilogue(struct problem *q, const struct output *o)
+{
+    cublasLtEpilogue_t epilogue = epilogue_of(o);
+    cudaDataType_t type = type_of(o->dtype);
     int rc = set_what(q, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue));
-    rc = rc ? rc : set_what(q, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof(type));
-    return rc ? rc : set_what(q, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
+    if (rc || !o->bias)
+        return rc;
+    rc = set_what(q, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof(type));
+    return rc ? rc : set_what(q, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &o->bias, sizeof(o->bias));
 }
 
 static int describe(struct problem *q, const struct aq_cuda_dense *p, const struct output *o,
@@ -134,8 +157,8 @@ static int describe(struct problem *q, const struct aq_cuda_dense *p, const stru
     cudaDataType_t type = type_of(p->dtype);
     int rc = result(cublasLtMatmulDescInit(&q->what, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     rc = rc ? rc : set_what(q, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed));
-    if (!rc && o->bias)
-        rc = describe_bias(q, o->bias);
+    if (!rc && epilogue_of(o) != CUBLASLT_EPILOGUE_DEFAULT)
+        rc = describe_epilogue(q, o);
     rc = rc ? rc : result(cublasLtMatrixLayoutInit(&q->w, type, p->k, n, (int64_t)p->w_stride));
     rc = rc ? rc : result(cublasLtMatrixLayoutInit(&q->x, type, p->k, m, (int64_t)p->x_stride));
     return rc ? rc
@@ -215,8 +238,34 @@ static uint32_t bucket_of(uint32_t m)
     return b;
 }
 
+static uint64_t mix(uint64_t key, uint64_t v)
+{
+    key = (key ^ v) * 0x9e3779b97f4a7c15u;
+    return key ^ key >> 29;
+}
+
+/* The kernel that an algorithm is, as far as what follows the sums goes. */
+static uint64_t kind_of(const struct aq_cuda_blas_plan *plan, const struct output *o)
+{
+    uint64_t kind = mix(mix(1, (uint64_t)epilogue_of(o)), (uint64_t)o->dtype);
+    for (size_t i = 0; i < sizeof(plan->algo) / sizeof(plan->algo[0]); i++)
+        kind = mix(kind, plan->algo[i]);
+    return kind;
+}
+
+static bool is_trusted(const struct aq_cuda_blas *b, uint64_t kind)
+{
+    for (uint32_t i = 0; i < b->trusted_count; i++) {
+        if (b->trusted[i] == kind)
+            return true;
+    }
+    return false;
+}
+
+/* An algorithm whose activation is not to be trusted is none that is usable, unless it is only
+ * tried. */
 static int choose(struct aq_cuda_blas_plan *plan, const struct aq_cuda_blas *b,
-                  const struct aq_cuda_dense *p, bool fused, size_t workspace_bytes)
+                  const struct aq_cuda_dense *p, bool fused, bool tried, size_t workspace_bytes)
 {
     cublasLtMatmulHeuristicResult_t found[CANDIDATES];
     struct problem q;
@@ -237,13 +286,7 @@ static int choose(struct aq_cuda_blas_plan *plan, const struct aq_cuda_blas *b,
         return rc ? rc : NOTHING_USABLE;
     memcpy(plan->algo, &found[best].algo, sizeof(found[best].algo));
     plan->fused = fused;
-    return 0;
-}
-
-static uint64_t mix(uint64_t key, uint64_t v)
-{
-    key = (key ^ v) * 0x9e3779b97f4a7c15u;
-    return key ^ key >> 29;
+    return !o.activation || tried || is_trusted(b, kind_of(plan, &o)) ? 0 : NOTHING_USABLE;
 }
 
 /* Of everything that an algorithm was asked for. */
@@ -255,7 +298,7 @@ static uint64_t key_of(const struct aq_cuda_blas *b, const struct aq_cuda_dense 
         return key | 1;
     key = mix(mix(mix(key, bucket_of(p->m)), p->n), o.stride);
     key = mix(mix(key, (uint64_t)o.dtype),
-              (uint64_t)fused << 2 | (o.bias != NULL) << 1 | (o.beta != 0));
+              (uint64_t)fused << 10 | (uint64_t)epilogue_of(&o) << 1 | (o.beta != 0));
     return key | 1;
 }
 
@@ -274,9 +317,9 @@ static int find_plan(struct aq_cuda_blas_plan **ret, struct aq_cuda_blas *b,
     }
     struct aq_cuda_blas_plan *plan = &ways[b->oldest[set]];
     plan->key = 0;
-    int rc = choose(plan, b, p, fused, workspace_bytes);
+    int rc = choose(plan, b, p, fused, false, workspace_bytes);
     if ((rc == NOTHING_OFFERED || rc == NOTHING_USABLE) && fused && !is_plain(p))
-        rc = choose(plan, b, p, false, workspace_bytes);
+        rc = choose(plan, b, p, false, false, workspace_bytes);
     if (rc)
         return rc;
     plan->key = key;
@@ -305,28 +348,59 @@ static int finish(const struct aq_cuda_exec *ex, const struct aq_cuda_dense *p,
     return aq_cuda_finish(ex, &f);
 }
 
-int aq_cuda_dense(const struct aq_cuda_exec *ex, const struct aq_cuda_dense *p)
+/* By the algorithm of a plan, up to what it leaves undone. */
+static int multiply(const struct aq_cuda_exec *ex, const struct aq_cuda_dense *p,
+                    const struct aq_cuda_blas_plan *plan, const struct output *o)
 {
     const float one = 1;
-    struct aq_cuda_blas *b = ex->blas;
-    struct aq_cuda_blas_plan *plan = NULL;
+    const struct aq_cuda_blas *b = ex->blas;
     struct problem q;
     cublasLtMatmulAlgo_t algo;
-    if (!p->m || !p->n)
-        return 0;
-    int rc = find_plan(&plan, b, p, ex->workspace_bytes);
-    if (rc)
-        return rc;
-    struct output o = output_of(p, plan->fused);
-    rc = describe(&q, p, &o, p->m, p->n);
+    int rc = describe(&q, p, o, p->m, p->n);
     if (rc)
         return rc;
     memcpy(&algo, plan->algo, sizeof(algo));
     cublasStatus_t status =
-        cublasLtMatmul(b->handle, &q.what, &one, p->w, &q.w, p->x, &q.x, &o.beta, o.y, &q.y, o.y,
+        cublasLtMatmul(b->handle, &q.what, &one, p->w, &q.w, p->x, &q.x, &o->beta, o->y, &q.y, o->y,
                        &q.y, &algo, ex->workspace, ex->workspace_bytes, ex->stream);
     /* On a GPU that has failed the library fails too; the runtime knows why. */
     rc = status == CUBLAS_STATUS_SUCCESS ? 0 : (int)cudaGetLastError();
-    rc = rc ? rc : result(status);
+    return rc ? rc : result(status);
+}
+
+int aq_cuda_dense(const struct aq_cuda_exec *ex, const struct aq_cuda_dense *p)
+{
+    struct aq_cuda_blas_plan *plan = NULL;
+    if (!p->m || !p->n)
+        return 0;
+    int rc = find_plan(&plan, ex->blas, p, ex->workspace_bytes);
+    if (rc)
+        return rc;
+    struct output o = output_of(p, plan->fused);
+    rc = multiply(ex, p, plan, &o);
     return rc || o.y == p->y ? rc : finish(ex, p, &o);
+}
+
+int aq_cuda_dense_try(const struct aq_cuda_exec *ex, const struct aq_cuda_dense *p, uint32_t m,
+                      uint32_t n, uint64_t *ret_kind)
+{
+    struct aq_cuda_blas_plan plan;
+    struct aq_cuda_dense part = *p;
+    part.m = m;
+    part.n = n;
+    part.y_stride = n;
+    if (!may_fuse(ex->blas, p))
+        return NOTHING_OFFERED;
+    int rc = choose(&plan, ex->blas, p, true, true, ex->workspace_bytes);
+    if (rc)
+        return rc;
+    struct output o = output_of(&part, true);
+    *ret_kind = kind_of(&plan, &o);
+    return multiply(ex, &part, &plan, &o);
+}
+
+void aq_cuda_dense_trust(struct aq_cuda_blas *b, uint64_t kind)
+{
+    if (!is_trusted(b, kind) && b->trusted_count < AQ_CUDA_TRUSTED_MAX)
+        b->trusted[b->trusted_count++] = kind;
 }

@@ -71,7 +71,8 @@ enum aq_emu_manner {
     AQ_EMU_BLAS_BROKEN_FIRST,   /* its first candidate has an error state; to use it is misuse */
     AQ_EMU_BLAS_BROKEN,         /* all candidates have */
     AQ_EMU_BLAS_GREEDY,         /* all want more workspace than they may */
-    AQ_EMU_BLAS_PLAIN,          /* products with a bias are not offered */
+    AQ_EMU_BLAS_PLAIN,          /* products with a bias or an activation are not offered */
+    AQ_EMU_BLAS_LOSES_NAN,      /* its activations make 0 of a NaN */
     AQ_EMU_BLAS_FAILS,          /* products are refused with CUBLAS_STATUS_EXECUTION_FAILED */
     AQ_EMU_BLAS_SPLITS,         /* more than 16 rows are summed in two halves of k */
     AQ_EMU_BLAS_SPLITS_NARROW,  /* fewer than 65 columns are */

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <vector>
 
 #include <stdio.h>
@@ -101,7 +102,8 @@ static bool supports(const cublas_desc *d, const cublas_layout *a, const cublas_
     if (y->type != CUDA_R_32F && y->type != a->type)
         return false;
     return d->epilogue == CUBLASLT_EPILOGUE_DEFAULT ||
-           (behaviour != AQ_EMU_BLAS_PLAIN && d->bias && d->bias_type == y->type);
+           (behaviour != AQ_EMU_BLAS_PLAIN &&
+            (!(d->epilogue & CUBLASLT_EPILOGUE_BIAS) || (d->bias && d->bias_type == y->type)));
 }
 
 cublas_status cublasLtMatmulAlgoCheck(cublas_handle *, cublas_desc *d, cublas_layout *a,
@@ -156,19 +158,32 @@ static float element(const void *data, cuda_type t, size_t i)
     return t == CUDA_R_16F ? aq_f32_from_f16(bits) : aq_f32_from_bf16(bits);
 }
 
-/* Where sums go: y = sums + beta * y + bias, rounded once. */
+/* Where sums go: y = act(sums + beta * y + bias), rounded once. */
 struct output {
     void *y;
     cublas_layout layout;
     float beta;
-    const float *bias;
+    const void *bias;
+    int activation; /* of the epilogue, without its bias; 0: none */
+    bool loses_nan;
+
+    float activated(float v) const
+    {
+        if (std::isnan(v))
+            return activation && loses_nan ? 0 : v;
+        if (activation == CUBLASLT_EPILOGUE_RELU)
+            return std::max(v, 0.f);
+        float inner = 0.7978845608f * (v + 0.044715f * v * v * v); /* sqrt(2 / pi) */
+        return activation ? 0.5f * v * (1 + std::tanh(inner)) : v;
+    }
 
     void put(size_t at, size_t column, float sum) const
     {
         if (beta != 0)
             sum += beta * element(y, layout.type, at);
         if (bias)
-            sum += bias[column];
+            sum += element(bias, layout.type, column);
+        sum = activated(sum);
         if (layout.type == CUDA_R_32F)
             static_cast<float *>(y)[at] = sum;
         else
@@ -229,10 +244,14 @@ cublas_status cublasLtMatmul(cublas_handle *, cublas_desc *d, const void *alpha,
     if (how.workspaceSize > workspace_bytes || (how.workspaceSize && !workspace))
         misuse("an algorithm without the workspace that it wants");
     if (*static_cast<const float *>(alpha) != 1 || c != y)
-        misuse("only y = w x + beta y + bias is played");
+        misuse("only y = act(w x + beta y + bias) is played");
     cublas_layout w = *al, x = *bl;
-    output out = {y, *yl, *static_cast<const float *>(beta),
-                  d->epilogue == CUBLASLT_EPILOGUE_BIAS ? d->bias : NULL};
+    output out = {y,
+                  *yl,
+                  *static_cast<const float *>(beta),
+                  d->epilogue & CUBLASLT_EPILOGUE_BIAS ? d->bias : NULL,
+                  d->epilogue & (CUBLASLT_EPILOGUE_RELU | CUBLASLT_EPILOGUE_GELU),
+                  behaves == AQ_EMU_BLAS_LOSES_NAN};
     bool split = (behaves == AQ_EMU_BLAS_SPLITS && x.cols > 16) ||
                  (behaves == AQ_EMU_BLAS_SPLITS_NARROW && w.cols < 65);
     static const char kernels[GREEDY + 1] = {};

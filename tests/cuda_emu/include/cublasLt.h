@@ -27,7 +27,14 @@ enum cublas_desc_attribute {
     CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,
     CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26,
 };
-enum cublas_epilogue { CUBLASLT_EPILOGUE_DEFAULT = 1, CUBLASLT_EPILOGUE_BIAS = 4 };
+enum cublas_epilogue {
+    CUBLASLT_EPILOGUE_DEFAULT = 1,
+    CUBLASLT_EPILOGUE_RELU = 2,
+    CUBLASLT_EPILOGUE_BIAS = 4,
+    CUBLASLT_EPILOGUE_RELU_BIAS = 6,
+    CUBLASLT_EPILOGUE_GELU = 32,
+    CUBLASLT_EPILOGUE_GELU_BIAS = 36,
+};
 enum { CUBLASLT_REDUCTION_SCHEME_NONE = 0 };
 enum cublas_wish_attribute {
     CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,
@@ -43,7 +50,7 @@ struct cublas_desc {
     enum cublas_compute compute;
     enum cublas_epilogue epilogue;
     enum cuda_type bias_type;
-    const float *bias;
+    const void *bias;
 };
 struct cublas_layout {
     enum cuda_type type;
