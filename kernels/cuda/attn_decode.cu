@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Decode attention over pages of head-blocks, in f32 over the cache's format; also the prefill that
- * tensor cores do not take.  What they take of decode is attn_group.cu's.
+ * tensor cores do not take.  What they take of decode is attn_decode_tile.cu's.
  *
  * Keys are taken in splits of 256 slots.  In a split each warp has every fourth head-block (or
  * second, or each, as K rows get longer): it brings K into shared memory by whole 16-byte units, a
@@ -13,7 +13,7 @@
  *          and a third for what is remembered: where there are too few sequences to fill the
  *          device, the scores of a head do not fit, or sequences share splits.
  * Bound by reading K and V once (per 4 queries of a KV head). */
-#include "kernels/cuda/attn_group.cuh"
+#include "kernels/cuda/attn_decode_tile.cuh"
 #include "kernels/cuda/mma.cuh" /* copies */
 
 enum {
@@ -581,7 +581,7 @@ static struct way plain_way(const struct aq_attn *a)
 static size_t shared_bytes(const struct aq_cu_decode *p, struct way way, bool fused)
 {
     if (way.group)
-        return aq_cuda_group_bytes(p, fused);
+        return aq_cuda_decode_tile_bytes(p, fused);
     size_t joined = fused ? 2 * QUERIES_MAX * sizeof(float) : 0;
     return room_bytes(&p->a, p->warps, way.queries, p->cap) + joined;
 }
@@ -593,7 +593,7 @@ static int launch(const struct aq_cuda_exec *ex, const struct aq_cu_decode &p, s
     dim3 grid(fused ? batches : p.splits * batches, p.a.kv_heads, p.a.seq_count);
     size_t shared = shared_bytes(&p, way, fused);
     if (way.group)
-        return aq_cuda_group_launch(ex, p, fused, grid);
+        return aq_cuda_decode_tile_launch(ex, p, fused, grid);
     switch (p.a.kv_dtype) {
     case AQ_F32: return launch_any<AQ_F32>(ex, p, fused, grid, shared);
     case AQ_F16: return launch_any<AQ_F16>(ex, p, fused, grid, shared);
@@ -672,7 +672,7 @@ static int decode(const struct aq_cuda_exec *ex, const struct aq_attn *a, struct
 
 int aq_cuda_attn_decode(const struct aq_cuda_exec *ex, const struct aq_attn *a)
 {
-    struct way group = {AQ_CU_GROUP_QUERIES, true};
+    struct way group = {AQ_CU_DECODE_QUERIES, true};
     return decode(ex, a, aq_cu_tile_takes(ex, a) ? group : plain_way(a));
 }
 

@@ -2,14 +2,17 @@
  * Prefill attention on tensor cores, in the manner of Dao et al., FlashAttention (arXiv 2205.14135)
  * and FlashAttention-2 (arXiv 2307.08691): no score leaves the registers.
  *
- * A block of four warps has 64 queries of a KV head (the query heads of a row are neighbours, so
- * that they share K and V), 16 a warp, and passes over the head-blocks from the first one that one
+ * A block of four warps has 64 or 128 queries of a KV head (the query heads of a row are neighbours,
+ * so that they share K and V), 16 or 32 a warp, and passes over the head-blocks from the first one that one
  * of its queries sees: K and V of 32 slots, contiguous in memory, into stages of shared memory.
  * Copies that run on their own are two head-blocks ahead, in three stages; where there are none, or
  * codes become values on their way, threads load the next head-block before they multiply one and
  * store it in the other of two stages behind that.  A warp keeps its queries, the largest score,
  * the sum of weights and the weighted values in registers; its weights are in the right places for
- * the second product as they come out of the first one.  Every sum of a row is that row's own, in
+ * the second product as they come out of the first one.  Of 16 queries the tensor cores of an A100
+ * take as long as shared memory takes to bring them keys and values, those of an H100 less: there a
+ * warp has 32, and of heads of 128, which leave no registers for them, queries lie in shared memory
+ * as lanes take them.  Every sum of a row is that row's own, in
  * one order, and a head-block of which it sees nothing changes none: a row has the same bits
  * whatever shares its tile.
  *
@@ -20,49 +23,79 @@
 enum {
     WARPS = 4,
     THREADS = WARPS * AQ_CU_WARP,
-    WARP_QUERIES = AQ_CU_TILE_QUERIES,
-    BLOCK_QUERIES = WARPS * WARP_QUERIES,
+    TILE_QUERIES = AQ_CU_TILE_QUERIES,
     COPIED_STAGES = 3,
     LOADED_STAGES = 2,
 };
 
-/* Scores of 16 queries and 32 keys. */
-template <enum aq_dtype C, uint32_t D>
-AQ_DEVICE_FN void multiply_keys(float s[4][4], const struct aq_cu_lane_rows<D> *w,
-                                const uint4 *stage)
+/* Do a warp's M times 16 queries lie in shared memory? */
+template <uint32_t D, uint32_t M> constexpr bool queries_lie_apart = D >= 96 && M > 1;
+
+/* The queries of a lane, M times 16 of its warp: q[m][k] is at q + (m * D / 16 + k) * AQ_CU_WARP. */
+template <uint32_t D, uint32_t M>
+AQ_DEVICE_FN void keep_queries(uint4 *q, const struct aq_cu_lane_rows<D> *w)
+{
+#pragma unroll
+    for (uint32_t i = 0; i < M * (D / 16); i++) {
+        const uint32_t *of = w[i / (D / 16)].q[i % (D / 16)];
+        q[i * AQ_CU_WARP] = {of[0], of[1], of[2], of[3]};
+    }
+}
+
+/* Scores of M times 16 queries and 32 keys; q: the queries where they lie apart. */
+template <enum aq_dtype C, uint32_t D, uint32_t M>
+AQ_DEVICE_FN void multiply_keys(float s[M][4][4], const struct aq_cu_lane_rows<D> *w,
+                                const uint4 *q, const uint4 *stage)
 {
     uint32_t lane = aq_cu_lane(), key = lane / 16 * 8 + lane % 8;
 #pragma unroll
     for (uint32_t k = 0; k < D / 16; k++) {
+        uint32_t query[M][4];
+#pragma unroll
+        for (uint32_t m = 0; m < M; m++) {
+            uint4 apart = queries_lie_apart<D, M> ? q[(m * (D / 16) + k) * AQ_CU_WARP] : uint4{};
+            const uint32_t from[] = {apart.x, apart.y, apart.z, apart.w};
+#pragma unroll
+            for (uint32_t i = 0; i < 4; i++)
+                query[m][i] = queries_lie_apart<D, M> ? from[i] : w[m].q[k][i];
+        }
 #pragma unroll
         for (uint32_t half = 0; half < 2; half++) {
             uint32_t b[4];
             aq_cu_ldmatrix(b, stage + aq_cu_tile_at<D>(16 * half + key, 2 * k + lane / 8 % 2));
-            aq_cu_mma<C>(s[2 * half], w->q[k], b);
-            aq_cu_mma<C>(s[2 * half + 1], w->q[k], b + 2);
+#pragma unroll
+            for (uint32_t m = 0; m < M; m++) {
+                aq_cu_mma<C>(s[m][2 * half], query[m], b);
+                aq_cu_mma<C>(s[m][2 * half + 1], query[m], b + 2);
+            }
         }
     }
 }
 
 /* o += weights times values: what two products gave side by side is what one takes along k. */
-template <enum aq_dtype C, uint32_t D>
-AQ_DEVICE_FN void multiply_values(const float s[4][4], struct aq_cu_lane_rows<D> *w,
+template <enum aq_dtype C, uint32_t D, uint32_t M>
+AQ_DEVICE_FN void multiply_values(const float s[M][4][4], struct aq_cu_lane_rows<D> *w,
                                   const uint4 *stage)
 {
     uint32_t lane = aq_cu_lane(), value = AQ_HEAD_BLOCK_SLOTS + lane % 16;
 #pragma unroll
     for (uint32_t k = 0; k < 2; k++) {
-        uint32_t p[4];
+        uint32_t p[M][4];
 #pragma unroll
-        for (uint32_t i = 0; i < 4; i++)
-            p[i] = aq_cu_pair<C>(s[2 * k + i / 2][i % 2 * 2], s[2 * k + i / 2][i % 2 * 2 + 1]);
+        for (uint32_t i = 0; i < 4 * M; i++) {
+            const float *from = &s[i / 4][2 * k + i % 4 / 2][i % 2 * 2];
+            p[i / 4][i % 4] = aq_cu_pair<C>(from[0], from[1]);
+        }
 #pragma unroll
         for (uint32_t n = 0; n < D / 16; n++) {
             uint32_t b[4];
             aq_cu_ldmatrix_transposed(b,
                                       stage + aq_cu_tile_at<D>(16 * k + value, 2 * n + lane / 16));
-            aq_cu_mma<C>(w->o[2 * n], p, b);
-            aq_cu_mma<C>(w->o[2 * n + 1], p, b + 2);
+#pragma unroll
+            for (uint32_t m = 0; m < M; m++) {
+                aq_cu_mma<C>(w[m].o[2 * n], p[m], b);
+                aq_cu_mma<C>(w[m].o[2 * n + 1], p[m], b + 2);
+            }
         }
     }
 }
@@ -103,31 +136,25 @@ AQ_DEVICE_FN uint8_t *block_at(const struct aq_attn_seq *s, uint32_t head, uint3
     return at < blocks ? aq_cu_block(s, head, at) : NULL;
 }
 
-/* Where copies run on their own, registers of a thread are few enough for three blocks of them. */
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-#define TILE_BLOCKS(T, D) 2
-#else
-#define TILE_BLOCKS(T, D) ((T) == AQ_F16 || (T) == AQ_BF16 || (D) == 64 ? 3 : 2)
-#endif
-
-/* A grid of (64 queries, KV heads, sequences); the queries that see most come first. */
-template <enum aq_dtype T, uint32_t D>
-__global__ void __launch_bounds__(THREADS, TILE_BLOCKS(T, D)) prefill_tile(struct aq_attn a)
+/* Of the `which`-th 64 M queries from the last ones on. */
+template <enum aq_dtype T, uint32_t D, uint32_t M>
+AQ_DEVICE_FN void attend(const struct aq_attn &a, uint32_t which)
 {
     constexpr enum aq_dtype C = T == AQ_BF16 ? AQ_BF16 : AQ_F16;
     constexpr uint32_t stage_units = 2 * AQ_HEAD_BLOCK_SLOTS * D / 8;
+    constexpr uint32_t warp_queries = M * TILE_QUERIES, block_queries = WARPS * warp_queries;
     AQ_SHARED(uint4, stages);
     const struct aq_attn_seq *s = &a.seqs[blockIdx.z];
     uint32_t head = blockIdx.y, queries = s->rows * a.q_per_kv, len = aq_cu_len(s, head);
-    uint32_t tiles = (queries + BLOCK_QUERIES - 1) / BLOCK_QUERIES;
-    if (blockIdx.x >= tiles)
+    uint32_t tiles = (queries + block_queries - 1) / block_queries;
+    if (which >= tiles)
         return;
-    uint32_t tile = (tiles - 1 - blockIdx.x) * BLOCK_QUERIES;
-    uint32_t first = tile + threadIdx.x / AQ_CU_WARP * WARP_QUERIES;
-    uint32_t last = aq_cu_min(first + WARP_QUERIES, queries) - 1;
+    uint32_t tile = (tiles - 1 - which) * block_queries;
+    uint32_t first = tile + threadIdx.x / AQ_CU_WARP * warp_queries;
+    uint32_t last = aq_cu_min(first + warp_queries, queries) - 1;
     /* Keys of the block's last query; of the warp's first one and its last one. */
     uint32_t keys =
-        aq_cu_visible(len, s->rows, (aq_cu_min(tile + BLOCK_QUERIES, queries) - 1) / a.q_per_kv);
+        aq_cu_visible(len, s->rows, (aq_cu_min(tile + block_queries, queries) - 1) / a.q_per_kv);
     uint32_t least = first < queries ? aq_cu_visible(len, s->rows, first / a.q_per_kv) : 0;
     uint32_t most = first < queries ? aq_cu_visible(len, s->rows, last / a.q_per_kv) : 0;
     uint32_t begin = aq_cu_first(&a, aq_cu_visible(len, s->rows, tile / a.q_per_kv));
@@ -150,9 +177,15 @@ __global__ void __launch_bounds__(THREADS, TILE_BLOCKS(T, D)) prefill_tile(struc
         aq_cu_copy_commit();
     }
     uint8_t *coming = block_at(s, head, b + stage_count - 1, blocks);
-    struct aq_cu_lane_rows<D> w;
-    aq_cu_load_queries<C, D, struct aq_cu_in_order>(&a, {s->row, s->rows, len, false}, head, first,
-                                                    &w);
+    struct aq_cu_lane_rows<D> w[M];
+#pragma unroll
+    for (uint32_t m = 0; m < M; m++)
+        aq_cu_load_queries<C, D, struct aq_cu_in_order>(&a, {s->row, s->rows, len, false}, head,
+                                                        first + m * TILE_QUERIES, &w[m]);
+    uint4 *apart = stages + stage_count * stage_units +
+                   threadIdx.x / AQ_CU_WARP * (M * (D / 16) * AQ_CU_WARP) + aq_cu_lane();
+    if (queries_lie_apart<D, M>)
+        keep_queries<D, M>(apart, w);
     for (; b < blocks; b++) {
         uint32_t slot = b * AQ_HEAD_BLOCK_SLOTS, ahead = b + stage_count - 1;
         uint8_t *block = copies ? NULL : coming;
@@ -170,30 +203,78 @@ __global__ void __launch_bounds__(THREADS, TILE_BLOCKS(T, D)) prefill_tile(struc
         }
         if (slot < most && slot + AQ_HEAD_BLOCK_SLOTS > aq_cu_first(&a, least)) {
             const uint4 *stage = stages + b % stage_count * stage_units;
-            float x[4][4] = {};
-            multiply_keys<C, D>(x, &w, stage);
-            aq_cu_weigh<D, 4>(x, &w, slot,
-                              slot + AQ_HEAD_BLOCK_SLOTS > least || slot < aq_cu_first(&a, most));
-            multiply_values<C, D>(x, &w, stage);
+            float x[M][4][4] = {};
+            bool masked = slot + AQ_HEAD_BLOCK_SLOTS > least || slot < aq_cu_first(&a, most);
+            multiply_keys<C, D, M>(x, w, apart, stage);
+#pragma unroll
+            for (uint32_t m = 0; m < M; m++)
+                aq_cu_weigh<D, 4>(x[m], &w[m], slot, masked);
+            multiply_values<C, D, M>(x, w, stage);
         }
         if (block)
             next.store(stages + ahead % stage_count * stage_units,
                        len - ahead * AQ_HEAD_BLOCK_SLOTS, threadIdx.x);
     }
-    store_rows<D>(&a, s, head, first, &w);
+#pragma unroll
+    for (uint32_t m = 0; m < M; m++)
+        store_rows<D>(&a, s, head, first + m * TILE_QUERIES, &w[m]);
 }
 
-template <enum aq_dtype T>
-static int launch(const struct aq_cuda_exec *ex, const struct aq_attn *a, dim3 grid)
+/* Are tensor cores as fast as shared memory, or faster?  Those of data centres from 8.0 on are, which
+ * add products of 16 bits in f32 at their full rate (CUDA C++ programming guide, throughput of
+ * arithmetic instructions). */
+#define FAST_TENSOR_CORES(sm) ((sm) == 80 || ((sm) >= 90 && (sm) < 120))
+#ifdef __CUDA_ARCH__
+#define COMPILED_FOR (__CUDA_ARCH__ / 10)
+#else
+#define COMPILED_FOR 90
+#endif
+
+/* Blocks of an SM, for which a thread's registers are few enough: three, where copies run on their
+ * own and a warp has 16 queries. */
+template <enum aq_dtype T, uint32_t D, uint32_t M>
+constexpr uint32_t
+    tile_blocks = COMPILED_FOR >= 80 && M == 1 && (T == AQ_F16 || T == AQ_BF16 || D == 64) ? 3 : 2;
+
+/* A grid of (64 M queries, KV heads, sequences); the queries that see most come first.  Code for
+ * another machine, which this one's driver may have translated, has a warp's queries in turn. */
+template <enum aq_dtype T, uint32_t D, uint32_t M>
+__global__ void __launch_bounds__(THREADS, (tile_blocks<T, D, M>)) prefill_tile(struct aq_attn a)
+{
+    if constexpr (M == 1 || FAST_TENSOR_CORES(COMPILED_FOR)) {
+        attend<T, D, M>(a, blockIdx.x);
+    } else {
+#pragma unroll 1
+        for (uint32_t m = 0; m < M; m++) {
+            attend<T, D, 1>(a, blockIdx.x * M + m);
+            __syncthreads(); /* of all stages */
+        }
+    }
+}
+
+template <enum aq_dtype T, uint32_t M>
+static int launch(const struct aq_cuda_exec *ex, const struct aq_attn *a)
 {
     uint32_t stages = aq_dtype_is_quantised(T) || ex->sm < 80 ? LOADED_STAGES : COPIED_STAGES;
     size_t shared = stages * 2 * AQ_HEAD_BLOCK_SLOTS * a->head_dim * sizeof(uint16_t);
-    assert(shared <= AQ_CU_SHARED_MAX);
-    auto kernel = a->head_dim == 64   ? prefill_tile<T, 64>
-                  : a->head_dim == 80 ? prefill_tile<T, 80>
-                  : a->head_dim == 96 ? prefill_tile<T, 96>
-                                      : prefill_tile<T, 128>;
-    return AQ_LAUNCH(ex, kernel, grid, THREADS, shared, *a);
+    uint64_t queries = static_cast<uint64_t>(a->reach.rows) * a->q_per_kv;
+    dim3 grid(aq_cu_div_up(queries, WARPS * TILE_QUERIES * M), a->kv_heads, a->seq_count);
+    bool apart = a->head_dim >= 96 && queries_lie_apart<96, M>;
+    shared += apart ? THREADS * M * (a->head_dim / 16) * sizeof(uint4) : 0;
+    auto kernel = a->head_dim == 64   ? prefill_tile<T, 64, M>
+                  : a->head_dim == 80 ? prefill_tile<T, 80, M>
+                  : a->head_dim == 96 ? prefill_tile<T, 96, M>
+                                      : prefill_tile<T, 128, M>;
+    int rc = aq_cu_allow_shared(ex, kernel, shared);
+    return rc ? rc : AQ_LAUNCH(ex, kernel, grid, THREADS, shared, *a);
+}
+
+/* Rows have the same bits either way; of few queries half of the warps would have none. */
+template <enum aq_dtype T>
+static int launch_tile(const struct aq_cuda_exec *ex, const struct aq_attn *a)
+{
+    bool many = static_cast<uint64_t>(a->reach.rows) * a->q_per_kv > WARPS * TILE_QUERIES;
+    return many && FAST_TENSOR_CORES(ex->sm) ? launch<T, 2>(ex, a) : launch<T, 1>(ex, a);
 }
 
 int aq_cuda_attn_prefill(const struct aq_cuda_exec *ex, const struct aq_attn *a)
@@ -203,13 +284,11 @@ int aq_cuda_attn_prefill(const struct aq_cuda_exec *ex, const struct aq_attn *a)
     assert(a->kv_heads <= AQ_CU_GRID_YZ_MAX && a->seq_count <= AQ_CU_GRID_YZ_MAX);
     if (!a->seq_count || !a->reach.rows)
         return 0;
-    uint64_t queries = static_cast<uint64_t>(a->reach.rows) * a->q_per_kv;
-    dim3 grid(aq_cu_div_up(queries, BLOCK_QUERIES), a->kv_heads, a->seq_count);
     switch (a->kv_dtype) {
-    case AQ_F16: return launch<AQ_F16>(ex, a, grid);
-    case AQ_BF16: return launch<AQ_BF16>(ex, a, grid);
-    case AQ_Q8: return launch<AQ_Q8>(ex, a, grid);
-    case AQ_Q4: return launch<AQ_Q4>(ex, a, grid);
+    case AQ_F16: return launch_tile<AQ_F16>(ex, a);
+    case AQ_BF16: return launch_tile<AQ_BF16>(ex, a);
+    case AQ_Q8: return launch_tile<AQ_Q8>(ex, a);
+    case AQ_Q4: return launch_tile<AQ_Q4>(ex, a);
     default: return -EINVAL;
     }
 }

@@ -11,6 +11,13 @@
 #include <assert.h>
 #include <errno.h>
 
+enum {
+    AQ_CU_WARP = 32,
+    AQ_CU_SHARED_MAX = 48 * 1024, /* without asking for more */
+    AQ_CU_GRID_YZ_MAX = 65535,
+};
+#define AQ_CU_ALL 0xffffffffu
+
 #if defined(__CUDACC__)
 
 #include <cuda_fp16.h>
@@ -21,6 +28,15 @@
     (kernel<<<(grid), (block), (shared_bytes), static_cast<cudaStream_t>((ex)->stream)>>>(         \
          __VA_ARGS__),                                                                             \
      static_cast<int>(cudaGetLastError()))
+/* Blocks of the kernel may have so much shared memory; 0 or a cudaError_t. */
+template <typename K>
+static inline int aq_cu_allow_shared(const struct aq_cuda_exec *, K kernel, size_t bytes)
+{
+    if (bytes <= AQ_CU_SHARED_MAX)
+        return 0;
+    return static_cast<int>(cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+}
 /* The block's dynamic shared memory, aligned to 16. */
 #define AQ_SHARED(type, name)                                                                      \
     extern __shared__ uint4 aq_shared_bytes[];                                                     \
@@ -30,18 +46,18 @@
 
 #define AQ_LAUNCH(ex, kernel, grid, block, shared_bytes, ...)                                      \
     aq_emu_run((ex)->stream, (ex)->sm, (grid), (block), (shared_bytes), kernel, __VA_ARGS__)
+template <typename K>
+static inline int aq_cu_allow_shared(const struct aq_cuda_exec *ex, K kernel, size_t bytes)
+{
+    return bytes <= AQ_CU_SHARED_MAX
+               ? 0
+               : aq_emu_allow_shared(ex->sm, reinterpret_cast<const void *>(kernel), bytes);
+}
 #define AQ_SHARED(type, name) type *name = static_cast<type *>(aq_emu_shared())
 
 #endif
 
 #define AQ_DEVICE_FN __device__ __forceinline__ static
-
-enum {
-    AQ_CU_WARP = 32,
-    AQ_CU_SHARED_MAX = 48 * 1024, /* without asking for more */
-    AQ_CU_GRID_YZ_MAX = 65535,
-};
-#define AQ_CU_ALL 0xffffffffu
 
 /* An address of global memory: what is loaded by it might else lie in shared memory, and would wait
  * for what is stored there. */

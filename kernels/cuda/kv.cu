@@ -9,6 +9,7 @@ enum {
     MOVE_THREADS = 128,
     MOVE_ROWS = 32,                                         /* at a time, at most */
     MOVE_STAGE = AQ_CU_SHARED_MAX - 8 * MOVE_ROWS * 4 - 64, /* bytes of their K and V */
+    FLIGHT = 4, /* units of 16 bytes that a thread has asked for before it stores the first */
 };
 
 /* ---- quantised rows ---- */
@@ -158,35 +159,66 @@ AQ_DEVICE_FN uint8_t *side_block(const struct aq_kv_side *side, uint32_t head, u
            head * side->head_offset;
 }
 
-/* Copies K and V of n rows between the blocks of a side and `stage`, in units of U. */
+/* Where unit `u` of n rows' K and V lies in the blocks of a side; NULL: it goes nowhere. */
 template <typename U>
-AQ_DEVICE_FN void carry(const struct mover *m, const struct aq_kv_side *side, uint32_t head,
-                        const uint32_t *slots, const struct carried *c, U *stage, uint32_t n,
-                        bool in)
+AQ_DEVICE_FN U *side_unit(const struct mover *m, const struct aq_kv_side *side, uint32_t head,
+                          const uint32_t *slots, const struct carried *c, uint32_t u, uint32_t n)
 {
     uint32_t units = aq_cu_kv_row_bytes(m->t, m->dim) / sizeof(U);
-    for (uint32_t u = threadIdx.x; u < 2 * n * units; u += blockDim.x) {
-        uint32_t i = u / units / 2, half = u / units % 2 * AQ_HEAD_BLOCK_SLOTS;
-        if (c->stays[i])
-            continue;
-        uint8_t *block = side_block(side, head, slots[i]);
-        U *row = reinterpret_cast<U *>(
-            aq_cu_kv_row(block, m->t, m->dim, half + slots[i] % AQ_HEAD_BLOCK_SLOTS));
-        if (in)
-            stage[u] = row[u % units];
-        else
-            row[u % units] = stage[u];
+    uint32_t i = u / units / 2, half = u / units % 2 * AQ_HEAD_BLOCK_SLOTS;
+    if (i >= n || c->stays[i])
+        return NULL;
+    uint8_t *block = aq_cu_global(side_block(side, head, slots[i]));
+    uint32_t row = half + slots[i] % AQ_HEAD_BLOCK_SLOTS;
+    return reinterpret_cast<U *>(aq_cu_kv_row(block, m->t, m->dim, row)) + u % units;
+}
+
+/* Copies K and V of n rows from the blocks of a side to `stage`, in units of U. */
+template <typename U>
+AQ_DEVICE_FN void fetch(const struct mover *m, const struct aq_kv_side *side, uint32_t head,
+                        const uint32_t *slots, const struct carried *c, U *stage, uint32_t n)
+{
+    uint32_t units = 2 * n * (aq_cu_kv_row_bytes(m->t, m->dim) / sizeof(U));
+    for (uint32_t u = threadIdx.x; u < units; u += FLIGHT * blockDim.x) {
+        const U *from[FLIGHT];
+        U v[FLIGHT] = {};
+#pragma unroll
+        for (uint32_t f = 0; f < FLIGHT; f++)
+            from[f] = side_unit<U>(m, side, head, slots, c, u + f * blockDim.x, n);
+#pragma unroll
+        for (uint32_t f = 0; f < FLIGHT; f++) {
+            if (from[f])
+                v[f] = *from[f];
+        }
+#pragma unroll
+        for (uint32_t f = 0; f < FLIGHT; f++) {
+            if (from[f])
+                stage[u + f * blockDim.x] = v[f];
+        }
     }
 }
 
-AQ_DEVICE_FN void carry_any(const struct mover *m, const struct aq_kv_side *side, uint32_t head,
-                            const uint32_t *slots, struct carried *c, uint32_t n, bool in)
+/* The way back. */
+template <typename U>
+AQ_DEVICE_FN void place(const struct mover *m, const struct aq_kv_side *side, uint32_t head,
+                        const uint32_t *slots, const struct carried *c, const U *stage, uint32_t n)
 {
-    void *stage = c + 1;
-    if (aq_cu_kv_row_bytes(m->t, m->dim) % 16 == 0)
-        carry(m, side, head, slots, c, static_cast<uint4 *>(stage), n, in);
-    else
-        carry(m, side, head, slots, c, static_cast<uint8_t *>(stage), n, in);
+    uint32_t units = 2 * n * (aq_cu_kv_row_bytes(m->t, m->dim) / sizeof(U));
+    for (uint32_t u = threadIdx.x; u < units; u += blockDim.x) {
+        U *to = side_unit<U>(m, side, head, slots, c, u, n);
+        if (to)
+            *to = stage[u];
+    }
+}
+
+template <typename U>
+AQ_DEVICE_FN void carry(const struct mover *m, const struct aq_kv_move *move, uint32_t head,
+                        struct carried *c, uint32_t n)
+{
+    U *stage = reinterpret_cast<U *>(c + 1);
+    fetch<U>(m, &move->from, head, c->from, c, stage, n);
+    __syncthreads();
+    place<U>(m, &move->to, head, c->to, c, stage, n);
 }
 
 /* Thread i reads what is remembered of row i, ahead of all writing. */
@@ -229,7 +261,7 @@ AQ_DEVICE_FN void note_down(const struct mover *m, const struct aq_kv_move *move
     }
 }
 
-__global__ void __launch_bounds__(MOVE_THREADS) move_rows(struct mover m)
+__global__ void __launch_bounds__(MOVE_THREADS, 4) move_rows(struct mover m)
 {
     AQ_SHARED(struct carried, c);
     const struct aq_kv_move *move = &m.moves[blockIdx.y];
@@ -252,9 +284,10 @@ __global__ void __launch_bounds__(MOVE_THREADS) move_rows(struct mover m)
                 look_up(&m, move, head, i, c);
         }
         __syncthreads();
-        carry_any(&m, &move->from, head, c->from, c, n, true);
-        __syncthreads();
-        carry_any(&m, &move->to, head, c->to, c, n, false);
+        if (aq_cu_kv_row_bytes(m.t, m.dim) % 16 == 0)
+            carry<uint4>(&m, move, head, c, n);
+        else
+            carry<uint8_t>(&m, move, head, c, n);
         if (i < n && !c->stays[i])
             note_down(&m, move, head, i, c);
         __syncthreads();

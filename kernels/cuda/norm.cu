@@ -7,16 +7,20 @@
 enum {
     NORM_THREADS = 256,
     FINISH_THREADS = 256,
-    FLIGHT = 4, /* numbers that a thread has asked for before it looks at the first */
-    EIGHT = 8,  /* neighbours that it takes at once where rows are whole units of so many */
+    /* Numbers of a vector that a thread has asked for before it looks at the first: of one, and
+     * where it reads three side by side. */
+    FLIGHT = 16,
+    FLIGHT_OF_THREE = 8,
+    EIGHT = 8, /* neighbours that it takes at once where rows are whole units of so many */
 };
 
-/* A thread's numbers [FLIGHT] of one turn over a vector, 0 past its end; NULL: `otherwise`. */
-AQ_DEVICE_FN void load_flight(float *to, const float *x, uint32_t first, uint32_t end,
+/* A thread's numbers of one turn over a vector, 0 past its end; NULL: `otherwise`. */
+template <uint32_t COUNT>
+AQ_DEVICE_FN void load_flight(float (&to)[COUNT], const float *x, uint32_t first, uint32_t end,
                               float otherwise)
 {
 #pragma unroll
-    for (uint32_t n = 0; n < FLIGHT; n++) {
+    for (uint32_t n = 0; n < COUNT; n++) {
         uint32_t d = first + n * blockDim.x;
         to[n] = !x ? otherwise : d < end ? x[d] : 0;
     }
@@ -53,13 +57,13 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_row(struct aq_norm n)
     }
     const float *w = n.kind != AQ_NORM_CAST ? n.w : NULL;
     const float *b = n.kind == AQ_NORM_LAYER ? n.b : NULL;
-    for (uint32_t d = threadIdx.x; d < n.dim; d += FLIGHT * blockDim.x) {
-        float v[FLIGHT], by[FLIGHT], more[FLIGHT];
+    for (uint32_t d = threadIdx.x; d < n.dim; d += FLIGHT_OF_THREE * blockDim.x) {
+        float v[FLIGHT_OF_THREE], by[FLIGHT_OF_THREE], more[FLIGHT_OF_THREE];
         load_flight(v, x, d, n.dim, 0);
         load_flight(by, w, d, n.dim, 1);
         load_flight(more, b, d, n.dim, 0);
 #pragma unroll
-        for (uint32_t i = 0; i < FLIGHT; i++) {
+        for (uint32_t i = 0; i < FLIGHT_OF_THREE; i++) {
             uint32_t at = d + i * blockDim.x;
             float y = (v[i] - mean) * factor;
             y = w ? y * by[i] : y;

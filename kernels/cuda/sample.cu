@@ -16,7 +16,10 @@ enum {
     DIGIT_BITS = 4,
     BINS = 1 << DIGIT_BITS,
     ID_BITS = 24,
-    FLIGHT = 4, /* logits that a thread has asked for before it looks at the first */
+    /* Logits that a thread has asked for before it looks at the first, and looks at without a turn
+     * of a loop: code for all of them would not stay in the instruction caches. */
+    FLIGHT = 16,
+    PART = 4,
 };
 
 struct sampler {
@@ -34,14 +37,26 @@ struct row {
     bool ordered;
 };
 
-/* A thread's logits [FLIGHT] of one turn, `first` the id of the thread's first one; -INFINITY past
- * the last. */
-AQ_DEVICE_FN void load_flight(float *to, const struct row *r, uint32_t first)
+/* see(logit, id) of each of a thread's logits, in the order of their ids; of -INFINITY past the
+ * last. */
+template <class SEE> AQ_DEVICE_FN void each_logit(const struct row *r, SEE see)
 {
+    for (uint32_t i = threadIdx.x; i < r->vocab; i += FLIGHT * SAMPLE_THREADS) {
+        float ahead[FLIGHT];
 #pragma unroll
-    for (uint32_t n = 0; n < FLIGHT; n++) {
-        uint32_t id = first + n * SAMPLE_THREADS;
-        to[n] = id < r->vocab ? r->logits[id] : -INFINITY;
+        for (uint32_t n = 0; n < FLIGHT; n++) {
+            uint32_t id = i + n * SAMPLE_THREADS;
+            ahead[n] = id < r->vocab ? r->logits[id] : -INFINITY;
+        }
+#pragma unroll 1
+        for (uint32_t part = 0; part < FLIGHT; part += PART) {
+#pragma unroll
+            for (uint32_t n = 0; n < PART; n++)
+                see(ahead[n], i + (part + n) * SAMPLE_THREADS);
+#pragma unroll
+            for (uint32_t n = 0; n + PART < FLIGHT; n++)
+                ahead[n] = ahead[n + PART];
+        }
     }
 }
 
@@ -88,13 +103,9 @@ AQ_DEVICE_FN uint64_t block_sum(uint64_t v, uint64_t *to)
 AQ_DEVICE_FN uint64_t total_of(const struct row *r, struct sampler *s, bool weights)
 {
     uint64_t sum = 0;
-    for (uint32_t i = threadIdx.x; i < r->vocab; i += FLIGHT * SAMPLE_THREADS) {
-        float logit[FLIGHT];
-        load_flight(logit, r, i);
-#pragma unroll
-        for (uint32_t n = 0; n < FLIGHT; n++)
-            sum += measure_of(r, weights, logit[n], place_of(r, logit[n], i + n * SAMPLE_THREADS));
-    }
+    each_logit(r, [&](float logit, uint32_t id) {
+        sum += measure_of(r, weights, logit, place_of(r, logit, id));
+    });
     return block_sum(sum, s->count);
 }
 
@@ -105,23 +116,18 @@ AQ_DEVICE_FN uint64_t total_of(const struct row *r, struct sampler *s, bool weig
 AQ_DEVICE_FN void add_digits(const struct row *r, struct sampler *s, bool weights, uint32_t shift)
 {
     uint64_t sum[BINS] = {}, place_sum = 0, count = 0, prefix = s->prefix;
-    for (uint32_t i = threadIdx.x; i < r->vocab; i += FLIGHT * SAMPLE_THREADS) {
-        float logit[FLIGHT];
-        load_flight(logit, r, i);
+    each_logit(r, [&](float logit, uint32_t id) {
+        uint64_t place = place_of(r, logit, id);
+        if ((place ^ prefix) >> (shift + DIGIT_BITS - 1) >> 1)
+            return;
+        uint64_t m = measure_of(r, weights, logit, place);
+        uint32_t digit = static_cast<uint32_t>(place >> shift) % BINS;
 #pragma unroll
-        for (uint32_t n = 0; n < FLIGHT; n++) {
-            uint64_t place = place_of(r, logit[n], i + n * SAMPLE_THREADS);
-            if ((place ^ prefix) >> (shift + DIGIT_BITS - 1) >> 1)
-                continue;
-            uint64_t m = measure_of(r, weights, logit[n], place);
-            uint32_t digit = static_cast<uint32_t>(place >> shift) % BINS;
-#pragma unroll
-            for (uint32_t d = 0; d < BINS; d++)
-                sum[d] += d == digit ? m : 0;
-            count += m > 0;
-            place_sum += m > 0 ? place : 0;
-        }
-    }
+        for (uint32_t d = 0; d < BINS; d++)
+            sum[d] += d == digit ? m : 0;
+        count += m > 0;
+        place_sum += m > 0 ? place : 0;
+    });
     uint32_t warp = threadIdx.x / AQ_CU_WARP;
 #pragma unroll
     for (uint32_t d = 0; d < BINS; d++) {
@@ -261,17 +267,11 @@ AQ_DEVICE_FN float raw_logit(const struct aq_cuda_draw *d, const float *logits, 
 AQ_DEVICE_FN uint32_t best_of(const struct row *r, struct sampler *s)
 {
     uint64_t least = UINT64_MAX;
-    for (uint32_t i = threadIdx.x; i < r->vocab; i += FLIGHT * SAMPLE_THREADS) {
-        float logit[FLIGHT];
-        load_flight(logit, r, i);
-#pragma unroll
-        for (uint32_t n = 0; n < FLIGHT; n++) {
-            uint64_t rank = ~aq_cu_rank(logit[n]);
-            uint64_t place = rank << 32 | (i + n * SAMPLE_THREADS);
-            if (isfinite(logit[n]) && place < least)
-                least = place;
-        }
-    }
+    each_logit(r, [&](float logit, uint32_t id) {
+        uint64_t rank = ~aq_cu_rank(logit), place = rank << 32 | id;
+        if (isfinite(logit) && place < least)
+            least = place;
+    });
     least = block_min(least, s->count);
     return least == UINT64_MAX ? 0 : static_cast<uint32_t>(least);
 }
@@ -373,16 +373,11 @@ __global__ void __launch_bounds__(SAMPLE_THREADS) top_row(struct aq_cuda_rows ro
     uint64_t begin = 0; /* places from here on are left */
     for (uint32_t n = 0; n < d->top_count; n++) {
         uint64_t least = UINT64_MAX;
-        for (uint32_t i = threadIdx.x; i < r.vocab; i += FLIGHT * SAMPLE_THREADS) {
-            float logit[FLIGHT];
-            load_flight(logit, &r, i);
-#pragma unroll
-            for (uint32_t of = 0; of < FLIGHT; of++) {
-                uint64_t place = place_of(&r, logit[of], i + of * SAMPLE_THREADS);
-                if (logit[of] > -INFINITY && place >= begin && place < least)
-                    least = place;
-            }
-        }
+        each_logit(&r, [&](float logit, uint32_t id) {
+            uint64_t place = place_of(&r, logit, id);
+            if (logit > -INFINITY && place >= begin && place < least)
+                least = place;
+        });
         least = block_min(least, shared);
         if (threadIdx.x == 0) {
             struct aq_cuda_top top = {0, -INFINITY};

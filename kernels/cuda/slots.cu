@@ -4,7 +4,14 @@
  * rule: rank of the value, position, head.  All of it exact, whatever the order of threads. */
 #include "kernels/cuda/attn.cuh"
 
-enum { VICTIM_THREADS = 128, SELECT_THREADS = 256, SELECT_HEADS_MAX = 512 };
+enum {
+    VICTIM_THREADS = 128,
+    SELECT_THREADS = 256,
+    SELECT_HEADS_MAX = 512,
+    /* Values that a thread has asked for before it looks at the first, and looks at in one turn. */
+    FLIGHT = 16,
+    PART = 4,
+};
 
 __global__ void __launch_bounds__(VICTIM_THREADS) choose_victim(struct aq_attn a)
 {
@@ -53,17 +60,47 @@ struct chooser {
     uint32_t rest; /* to be found yet; 0 when found */
 };
 
-AQ_DEVICE_FN slot_key key_of(const struct aq_kv_select *s, uint32_t head, uint32_t j)
+/* The value of a head's slot j; where slots have none, the key does not look at it. */
+AQ_DEVICE_FN float value_of(const struct aq_kv_select *s, uint32_t head, uint32_t j)
 {
-    uint32_t rank;
+    return s->value ? aq_cu_global(s->value)[static_cast<size_t>(head) * s->stride + j] : 0;
+}
+
+AQ_DEVICE_FN slot_key key_of(const struct aq_kv_select *s, uint32_t head, uint32_t j, float value)
+{
+    uint32_t rank = !s->value ? UINT32_MAX - 1 - j : aq_cu_rank(value);
     if (j < s->sinks)
         rank = UINT32_MAX;
-    else if (!s->value)
-        rank = UINT32_MAX - 1 - j;
-    else
-        rank = aq_cu_rank(s->value[static_cast<size_t>(head) * s->stride + j]);
     uint64_t high = static_cast<uint64_t>(rank) << 32 | j;
     return static_cast<slot_key>(high) << 16 | (0xffffu - head);
+}
+
+/* see(key) of each of a thread's candidates of a head. */
+template <class SEE>
+AQ_DEVICE_FN void each_candidate(const struct chooser *c, uint32_t head, SEE see)
+{
+    const struct aq_kv_select *s = aq_cu_global(c->s);
+    uint32_t end = c->candidates, threads = blockDim.x;
+    for (uint32_t first = threadIdx.x; first < end; first += FLIGHT * threads) {
+        float ahead[FLIGHT];
+#pragma unroll
+        for (uint32_t n = 0; n < FLIGHT; n++) {
+            uint32_t j = first + n * threads;
+            ahead[n] = j < end ? value_of(s, head, j) : 0;
+        }
+#pragma unroll 1
+        for (uint32_t part = 0; part < FLIGHT && first + part * threads < end; part += PART) {
+#pragma unroll
+            for (uint32_t n = 0; n < PART; n++) {
+                uint32_t j = first + (part + n) * threads;
+                if (j < end)
+                    see(key_of(s, head, j, ahead[n]));
+            }
+#pragma unroll
+            for (uint32_t n = 0; n + PART < FLIGHT; n++)
+                ahead[n] = ahead[n + PART];
+        }
+    }
 }
 
 /* Takes the digit in which the key that is looked for lies; by one thread. */
@@ -95,11 +132,12 @@ AQ_DEVICE_FN slot_key find_key(struct chooser *c, uint64_t wanted, uint64_t have
         for (uint32_t i = threadIdx.x; i < 256; i += blockDim.x)
             c->count[i] = 0;
         __syncthreads();
-        for (uint32_t i = threadIdx.x; i < c->head_count * c->candidates; i += blockDim.x) {
-            uint32_t head = c->head_first + i / c->candidates;
-            slot_key key = key_of(c->s, head, i % c->candidates);
-            if (key < c->below[head - c->head_first] && (key ^ c->found) >> shift >> 8 == 0)
-                atomicAdd(&c->count[static_cast<uint32_t>(key >> shift) & 255u], 1u);
+        for (uint32_t h = 0; h < c->head_count; h++) {
+            slot_key below = c->below[h], found = c->found;
+            each_candidate(c, c->head_first + h, [&](slot_key key) {
+                if (key < below && (key ^ found) >> shift >> 8 == 0)
+                    atomicAdd(&c->count[static_cast<uint32_t>(key >> shift) & 255u], 1u);
+            });
         }
         __syncthreads();
         if (threadIdx.x == 0)
@@ -128,10 +166,10 @@ AQ_DEVICE_FN uint32_t count_from(struct chooser *c, uint32_t head, slot_key leas
     if (threadIdx.x == 0)
         c->count[0] = 0;
     __syncthreads();
-    for (uint32_t j = threadIdx.x; j < c->candidates; j += blockDim.x) {
-        if (key_of(c->s, head, j) >= least)
+    each_candidate(c, head, [&](slot_key key) {
+        if (key >= least)
             atomicAdd(&c->count[0], 1u);
-    }
+    });
     __syncthreads();
     return c->count[0];
 }
@@ -139,13 +177,13 @@ AQ_DEVICE_FN uint32_t count_from(struct chooser *c, uint32_t head, slot_key leas
 /* Writes the slots of a head that stay, ascending. */
 AQ_DEVICE_FN void keep_slots(struct chooser *c, uint32_t head, slot_key least, slot_key floor_least)
 {
-    const struct aq_kv_select *s = c->s;
+    const struct aq_kv_select *s = aq_cu_global(c->s);
     uint32_t warp = threadIdx.x / AQ_CU_WARP, kept = 0;
     for (uint32_t first = 0; first < s->len; first += blockDim.x) {
         uint32_t j = first + threadIdx.x;
         bool stays = j < s->len && j >= c->candidates;
         if (j < c->candidates) {
-            slot_key key = key_of(s, head, j);
+            slot_key key = key_of(s, head, j, value_of(s, head, j));
             stays = key >= least || key >= floor_least;
         }
         uint32_t ballot = __ballot_sync(AQ_CU_ALL, stays);

@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Weights as cuBLASLt takes them: panels of any dtype to one row-major matrix in the compute type.
- * A block has the 64 rows of a panel and four groups of its columns.  A thread asks for its codes
- * of all four before it makes numbers of any; these are turned in shared memory, from where rows
+ * A block has the 64 rows of a panel and some groups of its columns.  A thread asks for its codes
+ * of all of them before it makes numbers of any; these are turned in shared memory, from where rows
  * side by side, as panels have them, leave as 16 bytes along k. */
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/panel.cuh"
 
 enum {
     THREADS = 256,
-    GROUPS = 4, /* of a block */
     SLOW_COLUMNS = 64,
+};
+
+/* Groups of a block: a thread has 12 bytes of int4 to ask for in each, 32 of int8. */
+template <enum aq_dtype W> struct groups {
+    static constexpr uint32_t count = W == AQ_Q4 ? 8 : 4;
 };
 
 /* A thread's codes of a group: a run of 16 columns of a row of int4 ones; of int8 ones four rows,
@@ -143,27 +147,28 @@ AQ_DEVICE_FN void store_tile(const struct aq_cuda_unpack *u, const uint32_t *til
     }
 }
 
-/* A grid of (fours of groups, panels). */
+/* A grid of (groups<W>::count groups, panels). */
 template <enum aq_dtype W, enum aq_dtype D>
 __global__ void __launch_bounds__(THREADS)
     unpack_codes(struct aq_cuda_unpack u, size_t panel_bytes, size_t group_bytes)
 {
+    constexpr uint32_t count = groups<W>::count;
     AQ_SHARED(uint32_t, tile);
-    uint32_t first = blockIdx.x * GROUPS * AQ_GROUP_K, row0 = blockIdx.y * AQ_PANEL_ROWS;
+    uint32_t first = blockIdx.x * count * AQ_GROUP_K, row0 = blockIdx.y * AQ_PANEL_ROWS;
     uint32_t rows = aq_cu_min(u.rows - row0, AQ_PANEL_ROWS);
     const uint8_t *codes = static_cast<const uint8_t *>(u.src) + blockIdx.y * panel_bytes +
-                           blockIdx.x * GROUPS * group_bytes;
+                           blockIdx.x * count * group_bytes;
     constexpr uint32_t size = D == AQ_F32 ? 4 : 2;
     bool whole = reinterpret_cast<uintptr_t>(u.dst) % 16 == 0 && u.dst_stride * size % 16 == 0;
-    struct thread_codes mine[GROUPS] = {};
+    struct thread_codes mine[count] = {};
 #pragma unroll
-    for (uint32_t g = 0; g < GROUPS; g++) {
+    for (uint32_t g = 0; g < count; g++) {
         uint32_t k = first + g * AQ_GROUP_K;
         if (k < u.k)
             load_codes<W>(&mine[g], codes + g * group_bytes, aq_cu_min(u.k - k, AQ_GROUP_K));
     }
 #pragma unroll
-    for (uint32_t g = 0; g < GROUPS; g++) {
+    for (uint32_t g = 0; g < count; g++) {
         uint32_t k = first + g * AQ_GROUP_K;
         if (k >= u.k)
             break;
@@ -197,7 +202,7 @@ __global__ void __launch_bounds__(THREADS) convert_rows(struct aq_cuda_unpack u,
 template <enum aq_dtype W, enum aq_dtype D>
 static int launch(const struct aq_cuda_exec *ex, const struct aq_cuda_unpack *u)
 {
-    dim3 grid(aq_cu_div_up(u->k, GROUPS * AQ_GROUP_K), aq_panel_count(u->rows));
+    dim3 grid(aq_cu_div_up(u->k, groups<W>::count * AQ_GROUP_K), aq_panel_count(u->rows));
     size_t shared = AQ_PANEL_ROWS * (AQ_GROUP_K / (D == AQ_F32 ? 1 : 2) + 4) * sizeof(uint32_t);
     auto kernel = unpack_codes<W, D>;
     return AQ_LAUNCH(ex, kernel, grid, THREADS, shared, *u, aq_panel_bytes(W, u->k),

@@ -6,6 +6,8 @@
 #include "base/sanitized.h"
 #include "tests/cuda_emu/watch.h"
 
+#include <map>
+#include <mutex>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -341,9 +343,40 @@ static void run_block(void)
     }
 }
 
-int aq_emu_launch(dim3 grid, dim3 block, size_t shared_bytes, void (*fn)(void *), void *arg,
-                  size_t arg_bytes)
+static size_t shared_limit(unsigned sm)
 {
+    switch (sm) {
+    case 75: return 64 * 1024;
+    case 80: return 163 * 1024;
+    case 90:
+    case 100: return 227 * 1024;
+    default: return 99 * 1024;
+    }
+}
+
+static std::mutex allowed_lock;
+static std::map<const void *, size_t> allowed; /* kernels that were allowed more */
+
+int aq_emu_allow_shared(unsigned sm, const void *kernel, size_t bytes)
+{
+    std::lock_guard<std::mutex> lock(allowed_lock);
+    if (bytes > shared_limit(sm))
+        return 1; /* cudaErrorInvalidValue */
+    allowed[kernel] = bytes;
+    return 0;
+}
+
+size_t aq_emu_allowed_shared(const void *kernel)
+{
+    std::lock_guard<std::mutex> lock(allowed_lock);
+    auto found = allowed.find(kernel);
+    return found == allowed.end() ? (size_t)SHARED_MAX : found->second;
+}
+
+int aq_emu_launch(const struct aq_emu_grid *g, void (*fn)(void *), void *arg, size_t arg_bytes)
+{
+    dim3 grid = g->grid, block = g->block;
+    size_t shared_bytes = g->shared_bytes;
     emu.threads = block.x * block.y * block.z;
     aq_emu_here.grid_dim = grid;
     aq_emu_here.block_dim = block;
@@ -351,8 +384,8 @@ int aq_emu_launch(dim3 grid, dim3 block, size_t shared_bytes, void (*fn)(void *)
         fail("threads of a block are whole warps, at most 1024", 0, 0);
     if (grid.x < 1 || grid.y < 1 || grid.z < 1 || grid.y > 65535 || grid.z > 65535)
         fail("a grid has 1 to 65535 blocks along y and z, and at least one along x", 0, 0);
-    if (shared_bytes > SHARED_MAX)
-        fail("more than 48 KiB of shared memory", 0, 0);
+    if (shared_bytes > g->shared_max)
+        fail("more shared memory than its kernel is allowed", 0, 0);
     if (!emu.stacks) {
         emu.stacks = (char *)mmap(NULL, (size_t)THREADS_MAX * STACK_BYTES, PROT_READ | PROT_WRITE,
                                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -8,8 +8,8 @@
  * warps, lanes and blocks run is drawn (aq_emu_seed), so that a result that depends on it, a race,
  * is wrong or not the same twice.  Stricter than
  * a device: every thread of a block must come to each barrier, in the same line of the source, warp
- * operations take whole warps, a block has at most 48 KiB of shared memory, and what it finds there
- * is NaN.  Anything else ends the program with a message. */
+ * operations take whole warps, a block has at most 48 KiB of shared memory if its kernel was not
+ * allowed more, and what it finds there is NaN.  Anything else ends the program with a message. */
 #ifndef AQ_TESTS_CUDA_EMU_CUDA_EMU_CUH
 #define AQ_TESTS_CUDA_EMU_CUDA_EMU_CUH
 
@@ -53,9 +53,18 @@ extern "C" uint64_t aq_emu_launches(void);
  * __CUDA_ARCH__ is chosen by it. */
 extern unsigned aq_emu_sm;
 
+/* Blocks of a kernel may have so much shared memory: 0, or an error where those of a device do not
+ * (CUDA C++ programming guide, technical specifications per compute capability). */
+int aq_emu_allow_shared(unsigned sm, const void *kernel, size_t bytes);
+size_t aq_emu_allowed_shared(const void *kernel);
+
+/* What a launch takes: blocks, their threads, and shared memory of at most shared_max. */
+struct aq_emu_grid {
+    dim3 grid, block;
+    size_t shared_bytes, shared_max;
+};
 /* Runs fn(arg) as every thread of the grid; returns 0 (cudaSuccess). */
-int aq_emu_launch(dim3 grid, dim3 block, size_t shared_bytes, void (*fn)(void *), void *arg,
-                  size_t arg_bytes);
+int aq_emu_launch(const struct aq_emu_grid *g, void (*fn)(void *), void *arg, size_t arg_bytes);
 
 /* Runs a kernel in its turn on a stream, with its arguments as they are now; at once where the
  * stream is NULL. */
@@ -63,12 +72,14 @@ template <typename K, typename... A>
 static inline int aq_emu_run(void *stream, unsigned sm, dim3 grid, dim3 block, size_t shared_bytes,
                              K kernel, A... args)
 {
-    return aq_emu_enqueue_kernel(stream, reinterpret_cast<const void *>(kernel), [=] {
+    const void *which = reinterpret_cast<const void *>(kernel);
+    struct aq_emu_grid g = {grid, block, shared_bytes, aq_emu_allowed_shared(which)};
+    return aq_emu_enqueue_kernel(stream, which, [=] {
         auto thread = [=] { kernel(args...); };
         aq_emu_sm = sm;
         aq_emu_launch(
-            grid, block, shared_bytes, [](void *arg) { (*static_cast<decltype(thread) *>(arg))(); },
-            &thread, sizeof(thread));
+            &g, [](void *arg) { (*static_cast<decltype(thread) *>(arg))(); }, &thread,
+            sizeof(thread));
     });
 }
 

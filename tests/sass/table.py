@@ -9,8 +9,9 @@ thread in the row's loop, times the threads that fit.  Of decode attention the s
 be expected is the least of: what is on its way against what a full memory has (bandwidth times latency: Little's law),
 clocks of bytes against clocks of instructions at the issue rate below, and what DRAM gives at best.  Where K is brought
 by one loop and V by another, which was so before, it is the harmonic mean of both; of f16 alone, as codes were bound by
-instructions of several loops."""
-import argparse, math, sys
+instructions of several loops.  Of prefill attention: clocks that an SM's tensor cores and its shared memory take for 32
+keys of 64 queries."""
+import argparse, math, re, sys
 
 import sass
 
@@ -27,20 +28,20 @@ ISSUE, DRAM = 0.7, 0.92  # instructions a clock of a scheduler with two to four 
 # What a block of threads has: name, kernel before and after, threads, shared bytes before and after (third: after, below
 # sm_80), and of decode attention with heads of 128 (bits of an element, slots that a turn of the loop takes).
 ROWS = [
-    ("decode attention, f16", "decode_fused<1, 1, 4>", "decode_group<1, 128>", 128, 37952, 25712, None, (16, 16)),
-    ("decode attention, int8", "decode_fused<10, 1, 4>", "decode_group<11, 128>", 128, 21568, 25712, None, (8, 16)),
-    ("decode attention, int4", "decode_fused<11, 1, 4>", "decode_group<12, 128>", 128, 13376, 25712, None, (4, 32)),
-    ("decode attention, f16, 4 query heads", "decode_fused<1, 4, 4>", "decode_group<1, 128>", 128, 47168, 25712, None, (16, 16)),
-    ("decode attention, int4, 4 query heads", "decode_fused<11, 4, 4>", "decode_group<12, 128>", 128, 22592, 25712, None, (4, 32)),
-    ("prefill attention, f16", "prefill_tile<1, 128>", "prefill_tile<1, 128>", 128, 49152, 49152, 32768, None),
-    ("prefill attention, int8", "prefill_tile<1, 128>", "prefill_tile<11, 128>", 128, 49152, 32768, 32768, None),
-    ("prefill attention, int4", "prefill_tile<1, 128>", "prefill_tile<12, 128>", 128, 49152, 32768, 32768, None),
+    ("decode attention, f16", "decode_fused<1, 1, 4>", "decode_tile<1, 128>", 128, 37952, 25712, None, (16, 16)),
+    ("decode attention, int8", "decode_fused<10, 1, 4>", "decode_tile<11, 128>", 128, 21568, 25712, None, (8, 16)),
+    ("decode attention, int4", "decode_fused<11, 1, 4>", "decode_tile<12, 128>", 128, 13376, 25712, None, (4, 32)),
+    ("decode attention, f16, 4 query heads", "decode_fused<1, 4, 4>", "decode_tile<1, 128>", 128, 47168, 25712, None, (16, 16)),
+    ("decode attention, int4, 4 query heads", "decode_fused<11, 4, 4>", "decode_tile<12, 128>", 128, 22592, 25712, None, (4, 32)),
+    ("prefill attention, f16", "prefill_tile<1, 128>", "prefill_tile<1, 128, 1>", 128, 49152, 49152, 32768, None),
+    ("prefill attention, int8", "prefill_tile<1, 128>", "prefill_tile<11, 128, 1>", 128, 49152, 32768, 32768, None),
+    ("prefill attention, int4", "prefill_tile<1, 128>", "prefill_tile<12, 128, 1>", 128, 49152, 32768, 32768, None),
     ("column sums, f16", "stats_tile<1, 128>", "stats_tile<1, 128>", 128, 33536, 33536, None, None),
     ("norm", "norm_row", "norm_row", 256, 128, 128, None, None),
     ("statistics of logits", "stat_row", "stat_row", 512, 256, 256, None, None),
     ("sampling", "sample_row", "sample_row", 512, 2320, 2320, None, None),
     ("finish", "finish_row", "finish_row", 256, 0, 0, None, None),
-    ("unpack int4", "unpack_tile", "unpack_codes<12, 1>", 256, 16896, 0, None, None),
+    ("unpack int4", "unpack_tile", "unpack_codes<12, 1>", 256, 16896, 9216, None, None),
     ("int4 product, 8 rows", "multiply_codes<1, 11, 1>", "multiply_codes<1, 12, 1>", 256, 8192, 8192, None, None),
     ("rows of KV moved", "move_rows", "move_rows", 128, 17344, 17344, None, None),
     ("slots selected", "select_slots", "select_slots", 256, 9360, 9360, None, None),
@@ -54,7 +55,7 @@ def blocks(sm, kernel, threads, shared):
     return min(by_registers, room // (max(shared, kernel["shared"] if sm < 80 else 0) + each or 1), most // threads)
 
 
-STRAIGHT = {"finish", "unpack int4"}  # of these all is asked for before any loop, in what is there now
+STRAIGHT = {"finish", "unpack int4", "sampling"}  # of these all is asked for before any loop, in what is there now
 
 
 def best(kernel, straight, kind=None):
@@ -94,6 +95,24 @@ def described(sm, found, row, after):
     return cells, share
 
 
+# Clocks of a product of a warp (HMMA), which has 2048 multiplications, below sm_80 1024: dense rates of NVIDIA's white
+# papers with sums in f32; shared memory brings 128 bytes a clock.
+PRODUCT = {75: 8, 80: 8, 89: 16, 90: 4}
+BANKS = 128
+
+
+def prefill(sm, found):
+    """Rows (kernel, queries of a warp, clocks of tensor cores and of shared memory for 64 queries and 32 keys)."""
+    for dim in 64, 128:
+        for tiles in 1, 2:
+            code = found[sm][f"prefill_tile<1, {dim}, {tiles}>"]["code"]
+            count = [sum(bool(re.match(r"(@!?U?P\w+ +)?" + op, line)) for line in code) for op in ("HMMA", "LDSM|LDS.128")]
+            if tiles > 1 and sm not in (80, 90):
+                continue
+            read, brought = 4 * 512 * count[1] / BANKS, 2 * 32 * dim * 2 / BANKS
+            yield f"heads of {dim}", 16 * tiles, count[0] * PRODUCT[sm] / tiles, (read + brought) / tiles
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--before", nargs="+", required=True)
@@ -117,6 +136,9 @@ def main():
             cells = [f"{w} → {n}" if was and w != n else n for w, n in zip(was[0] if was else now[0], now[0])]
             shares = " → ".join(f"{100 * side[1]:.0f} %" for side in (was, now) if side and side[1])
             print(f"| {row[0]} | {' | '.join(cells)} | {shares} |")
+        print("\n| prefill attention, f16 | queries of a warp | clocks of tensor cores | of shared memory |\n|---|---|---|---|")
+        for name, queries, products, shared in prefill(sm, after):
+            print(f"| {name} | {queries} | {products:.0f} | {shared:.0f} |")
 
 
 if __name__ == "__main__":

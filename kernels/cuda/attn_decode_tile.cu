@@ -13,7 +13,7 @@
  * The dot product's order depends on the head size and the format, every sum of a query is its own:
  * the bits depend on the query and its keys only, whatever shares the tile.  Rounded to 16 bits are
  * what prefill rounds: queries (times scale), weights and values of codes. */
-#include "kernels/cuda/attn_group.cuh"
+#include "kernels/cuda/attn_decode_tile.cuh"
 
 #include "kernels/cuda/attn_rows.cuh"
 
@@ -478,7 +478,7 @@ AQ_DEVICE_FN struct place place_in(const struct aq_cu_decode *p, struct room *ro
 }
 
 /* The same sum for the host. */
-size_t aq_cuda_group_bytes(const struct aq_cu_decode *p, bool fused)
+size_t aq_cuda_decode_tile_bytes(const struct aq_cu_decode *p, bool fused)
 {
     size_t columns = p->queries * p->joint > QUERIES / 2 ? 4 : 2;
     size_t values = p->a.head_dim / 8 * columns * AQ_CU_WARP;
@@ -537,7 +537,7 @@ AQ_DEVICE_FN void finish(const struct aq_cu_decode *p, const struct aq_cu_batch 
  * threads a batch as there are splits. */
 template <enum aq_dtype T, uint32_t D>
 __global__ void __launch_bounds__(THREADS, D == 64 && !stored<T, D>::codes ? 3 : 2)
-    decode_group(struct aq_cu_decode p, bool fused)
+    decode_tile(struct aq_cu_decode p, bool fused)
 {
     constexpr enum aq_dtype C = T == AQ_BF16 ? AQ_BF16 : AQ_F16;
     AQ_SHARED(struct room, r);
@@ -604,17 +604,17 @@ template <enum aq_dtype T>
 static int launch(const struct aq_cuda_exec *ex, const struct aq_cu_decode &p, bool fused,
                   dim3 grid, size_t shared)
 {
-    auto kernel = p.a.head_dim == 64   ? decode_group<T, 64>
-                  : p.a.head_dim == 80 ? decode_group<T, 80>
-                  : p.a.head_dim == 96 ? decode_group<T, 96>
-                                       : decode_group<T, 128>;
+    auto kernel = p.a.head_dim == 64   ? decode_tile<T, 64>
+                  : p.a.head_dim == 80 ? decode_tile<T, 80>
+                  : p.a.head_dim == 96 ? decode_tile<T, 96>
+                                       : decode_tile<T, 128>;
     return AQ_LAUNCH(ex, kernel, grid, THREADS, shared, p, fused);
 }
 
-int aq_cuda_group_launch(const struct aq_cuda_exec *ex, const struct aq_cu_decode &p, bool fused,
-                         dim3 grid)
+int aq_cuda_decode_tile_launch(const struct aq_cuda_exec *ex, const struct aq_cu_decode &p,
+                               bool fused, dim3 grid)
 {
-    size_t shared = aq_cuda_group_bytes(&p, fused);
+    size_t shared = aq_cuda_decode_tile_bytes(&p, fused);
     assert(shared <= AQ_CU_SHARED_MAX);
     switch (p.a.kv_dtype) {
     case AQ_F16: return launch<AQ_F16>(ex, p, fused, grid, shared);
