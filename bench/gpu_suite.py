@@ -17,12 +17,13 @@ streams   OPT-6.7B with weights from pinned memory, while the host attends, from
 predict   what the planner says of each row, from those ceilings, before any row is run
 rows      OPT-6.7B on the GPU alone, every step really run; OPT-30B within 16 GiB of it, full and h2o, f16 and int4
 
+Rows that come one after the other are one process (bench --table), up to one that fails.
 DIR/steps.jsonl has a line for each step that is over: call again until nothing is left.  A step begins only while
 there is time; what ends later is still written.  DIR/info.json and machine.txt describe the machine, hw.yaml is its
 profile, summary.md has a line for everything that must be reached, beside its ceiling of the same run.  Exit status
 0: all steps are over and right, 3: some are left, 1: one was wrong.  --list prints the steps; --small runs small
 shapes and short measurements, to try the suite itself."""
-import argparse, json, os, shutil, subprocess, sys, tempfile, time
+import argparse, itertools, json, os, shutil, subprocess, sys, tempfile, time
 
 import gpu_lines
 import runs
@@ -219,6 +220,35 @@ class Suite:
     def run_row(self, words, seconds):
         return self.document(self.bench(words), seconds)
 
+    def run_rows(self, steps, seconds):
+        """Rows in one process, told as each is over: (name, right, found).  What a failure leaves behind in a GPU is its
+        process's, so that rows after one that failed are another process's."""
+        out, table, errors = (os.path.join(self.a.results, "rows." + end) for end in ("json", "table.yaml", "errors.txt"))
+        for path in out, out + ".rows.json":
+            if os.path.exists(path):
+                os.remove(path)
+        rows = [{"name": name, **{k[2:]: v for k, v in zip(words[::2], words[1::2])}} for name, _, words in steps]
+        runs.write(table, json.dumps({"table": "gpu-suite", "rows": rows}, indent=1) + "\n")
+        told, end = 0, time.monotonic() + seconds
+        with open(errors, "w+", encoding="utf-8") as said, subprocess.Popen(
+                [self.a.program, *self.bench(["--table", table, "--output", out])], stdout=subprocess.DEVNULL,
+                stderr=said) as p:
+            over = failed = False
+            while not over and not failed and time.monotonic() < end:
+                time.sleep(0.2)
+                over = p.poll() is not None
+                for row in finished_rows(out)[told:]:
+                    told += 1
+                    failed = "error" in row
+                    yield row["name"], not failed, row if not failed else \
+                        {"status": row["error"]["exit_status"], "said": row["error"]["message"]}
+                    if failed:
+                        break
+            p.kill()
+            if over and not failed and told < len(steps):
+                said.seek(0)
+                yield steps[told][0], False, {"status": p.returncode, "said": "\n".join(said.read().split("\n")[-8:])}
+
     def run_traced(self, words, seconds):
         """Rates of the MLP's products by the spans of their ops, whole tiles of rows."""
         with tempfile.TemporaryDirectory() as d:
@@ -272,6 +302,15 @@ class Suite:
         return lines
 
 
+def finished_rows(path):
+    """Of bench --table --json, which replaces its file after each row; one row stands there alone."""
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding="utf-8") as f:
+        rows = json.load(f)
+    return rows if isinstance(rows, list) else [rows]
+
+
 def read(log):
     if not os.path.exists(log):
         return {}
@@ -304,19 +343,26 @@ def main():
         return 0
     log, begin = os.path.join(a.results, "steps.jsonl"), time.monotonic()
     kept, info = read(log), suite.describe()
-    for name, fn, words in todo:
-        left = a.seconds - (time.monotonic() - begin)
-        if name in kept or left < 5:
-            continue
-        start = time.monotonic()
-        right, found = fn(words, left)
-        if found.get("status", 0) is None and left < a.seconds - 5:
-            continue  # it may have the whole time, next time
+
+    def keep(name, right, found, start):
         kept[name] = {"step": name, "right": right, "s": round(time.monotonic() - start, 3), "commit": info["commit"],
                       "found": found}
         with open(log, "a", encoding="utf-8") as f:
             f.write(json.dumps(kept[name]) + "\n")
         print(f"{name}: {'skipped' if right is None else 'right' if right else 'WRONG'}", flush=True)
+
+    left = [s for s in todo if s[0] not in kept]
+    while left and (seconds := a.seconds - (time.monotonic() - begin)) >= 5:
+        rows = list(itertools.takewhile(lambda s: s[1] == suite.run_row, left))
+        start, before = time.monotonic(), len(kept)
+        for name, right, found in suite.run_rows(rows, seconds) if rows else [(left[0][0], *left[0][1](left[0][2], seconds))]:
+            if found.get("status", 0) is not None:
+                keep(name, right, found, start)
+            start = time.monotonic()
+        if len(kept) == before and seconds >= a.seconds - 5:  # what had the whole time and was too long
+            keep(left[0][0], False, {"status": None, "said": f"longer than {seconds:.0f} s"}, start)
+        # What was too long for the rest of the time may have the whole, next time.
+        left = [s for s in left[0 if len(kept) > before else max(1, len(rows)):] if s[0] not in kept]
     lines = suite.summary(info, kept, list(suite.steps()))
     wrong = [n for n, _, _ in todo if n in kept and kept[n]["right"] is False]
     left = [n for n, _, _ in todo if n not in kept]

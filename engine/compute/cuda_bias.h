@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * engine/compute/cuda_bias.h - copies of biases in 16 bits, for products whose results have 16 bits:
- * cuBLASLt adds a bias in the type that it writes.  A vector is f32 in the engine; most checkpoints
- * have 16 bits, so that nothing is lost, and where something would be there is no copy. */
+ * engine/compute/cuda_bias.h - copies of biases in 16 bits, for products whose results have 16
+ * bits: cuBLASLt adds a bias in the type that it writes.  A vector is f32 in the engine; most
+ * checkpoints have 16 bits, so that nothing is lost, and where something would be there is no
+ * copy. */
 #ifndef AQ_ENGINE_COMPUTE_CUDA_BIAS_H
 #define AQ_ENGINE_COMPUTE_CUDA_BIAS_H
 

@@ -20,8 +20,9 @@ struct aq_cuda_proof {
     size_t operands_bytes, sums_bytes;
 };
 
-/* With a deterministic blas: of each length of rows that the model has, one product of many rows and columns against cuts of
- * it.  0, or -ENODEV with a sentence that says which two differ, or why there is no product. */
+/* With a deterministic blas: of each length of rows that the model has, one product of many rows
+ * and columns against cuts of it.  0, or -ENODEV with a sentence that says which two differ, or why
+ * there is no product. */
 int aq_cuda_prove(const struct aq_cuda_proof *p, struct aq_err *reterr);
 
 /* With another blas: has it trust (aq_cuda_dense_trust) the kernels with an activation, of those

@@ -2,19 +2,19 @@
  * Prefill attention on tensor cores, in the manner of Dao et al., FlashAttention (arXiv 2205.14135)
  * and FlashAttention-2 (arXiv 2307.08691): no score leaves the registers.
  *
- * A block of four warps has 64 or 128 queries of a KV head (the query heads of a row are neighbours,
- * so that they share K and V), 16 or 32 a warp, and passes over the head-blocks from the first one that one
- * of its queries sees: K and V of 32 slots, contiguous in memory, into stages of shared memory.
- * Copies that run on their own are two head-blocks ahead, in three stages; where there are none, or
- * codes become values on their way, threads load the next head-block before they multiply one and
- * store it in the other of two stages behind that.  A warp keeps its queries, the largest score,
- * the sum of weights and the weighted values in registers; its weights are in the right places for
- * the second product as they come out of the first one.  Of 16 queries the tensor cores of an A100
- * take as long as shared memory takes to bring them keys and values, those of an H100 less: there a
- * warp has 32, and of heads of 128, which leave no registers for them, queries lie in shared memory
- * as lanes take them.  Every sum of a row is that row's own, in
- * one order, and a head-block of which it sees nothing changes none: a row has the same bits
- * whatever shares its tile.
+ * A block of four warps has 64 or 128 queries of a KV head (the query heads of a row are
+ * neighbours, so that they share K and V), 16 or 32 a warp, and passes over the head-blocks from
+ * the first one that one of its queries sees: K and V of 32 slots, contiguous in memory, into
+ * stages of shared memory.  Copies that run on their own are two head-blocks ahead, in three
+ * stages; where there are none, or codes become values on their way, threads load the next head-
+ * block before they multiply one and store it in the other of two stages behind that.  A warp keeps
+ * its queries, the largest score, the sum of weights and the weighted values in registers; its
+ * weights are in the right places for the second product as they come out of the first one. Of 16
+ * queries the tensor cores of an A100 take as long as shared memory takes to bring them keys and
+ * values, those of an H100 less: there a warp has 32, and of heads of 96 and 128, which leave few
+ * registers for them, queries lie in shared memory as lanes take them.  Every sum of a row is that
+ * row's own, in one order, and a head-block of which it sees nothing changes none: a row has the
+ * same bits whatever shares its tile.
  *
  * Queries (times scale), weights and values of codes are rounded to the 16-bit dtype of the cache;
  * scores, maxima, sums and values are f32.  Weights are powers of two of scores times log2(e). */
@@ -31,7 +31,8 @@ enum {
 /* Do a warp's M times 16 queries lie in shared memory? */
 template <uint32_t D, uint32_t M> constexpr bool queries_lie_apart = D >= 96 && M > 1;
 
-/* The queries of a lane, M times 16 of its warp: q[m][k] is at q + (m * D / 16 + k) * AQ_CU_WARP. */
+/* The queries of a lane, M times 16 of its warp: q[m][k] is at
+ * q + (m * D / 16 + k) * AQ_CU_WARP. */
 template <uint32_t D, uint32_t M>
 AQ_DEVICE_FN void keep_queries(uint4 *q, const struct aq_cu_lane_rows<D> *w)
 {
@@ -220,9 +221,9 @@ AQ_DEVICE_FN void attend(const struct aq_attn &a, uint32_t which)
         store_rows<D>(&a, s, head, first + m * TILE_QUERIES, &w[m]);
 }
 
-/* Are tensor cores as fast as shared memory, or faster?  Those of data centres from 8.0 on are, which
- * add products of 16 bits in f32 at their full rate (CUDA C++ programming guide, throughput of
- * arithmetic instructions). */
+/* Are tensor cores as fast as shared memory, or faster?  Those of data centres from 8.0 on are,
+ * which add products of 16 bits in f32 at their full rate (CUDA C++ programming guide, throughput
+ * of arithmetic instructions). */
 #define FAST_TENSOR_CORES(sm) ((sm) == 80 || ((sm) >= 90 && (sm) < 120))
 #ifdef __CUDA_ARCH__
 #define COMPILED_FOR (__CUDA_ARCH__ / 10)

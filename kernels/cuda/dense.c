@@ -92,8 +92,8 @@ static bool is_aligned(const struct aq_cuda_dense *p)
            ((uintptr_t)p->bias | (uintptr_t)p->bias_y) % AQ_CUDA_DENSE_ALIGN == 0;
 }
 
-/* Its ReLU and its GELU, which is the tanh one, come behind bias and residual (cuBLAS documentation,
- * cublasLtEpilogue_t), so that they are ours where there is no residual. */
+/* Its ReLU and its GELU, which is the tanh one, come behind bias and residual (cuBLAS
+ * documentation, cublasLtEpilogue_t), so that they are ours where there is no residual. */
 static bool knows_activation(const struct aq_cuda_dense *p)
 {
     return p->activation == AQ_ACT_NONE ||
@@ -101,8 +101,8 @@ static bool knows_activation(const struct aq_cuda_dense *p)
             (p->activation == AQ_ACT_RELU || p->activation == AQ_ACT_GELU_TANH));
 }
 
-/* What one kernel of the library may be asked for.  It takes a bias in y's dtype (table of supported
- * types, cuBLAS documentation, cublasLtMatmul). */
+/* What one kernel of the library may be asked for.  It takes a bias in y's dtype (table of
+ * supported types, cuBLAS documentation, cublasLtMatmul). */
 static bool may_fuse(const struct aq_cuda_blas *b, const struct aq_cuda_dense *p)
 {
     bool bias = !p->bias || p->y_dtype == AQ_F32 || p->bias_y;

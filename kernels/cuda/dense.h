@@ -48,10 +48,11 @@ void aq_cuda_blas_close(struct aq_cuda_blas *b);
  *         then finish (launch.h) makes y of the sums.  May be NULL where y is f32 and aligned, and
  *         nothing follows the product
  * x, w and sums are aligned to 16 bytes.  f32 accumulation (of f32: no TF32), rounded to y once.
- * The library is asked for an activation where its kernel is trusted with one: whether a ReLU keeps a
- * NaN, by which a broken model is noticed, is not documented.  Where the blas is deterministic all goes by way of sums, the product
- * alone being what is proved (engine/compute/cuda_prove.h).  Needs ex->stream, ex->blas, and the
- * workspace, always the same of a blas, as algorithms are kept. */
+ * The library is asked for an activation where its kernel is trusted with one: whether a ReLU
+ * keeps a NaN, by which a broken model is noticed, is not documented.  Where the blas is
+ * deterministic, all goes by way of sums, the product alone being what is proved
+ * (engine/compute/cuda_prove.h).  Needs ex->stream, ex->blas, and the workspace, always the same
+ * of a blas, as algorithms are kept. */
 AQ_NO_HOLES_BEGIN
 struct aq_cuda_dense {
     const void *x, *w;

@@ -118,6 +118,24 @@ class Suite(GpuCase):
         self.assertEqual(self.suite("--only", "tokens,rows", "--seconds", "1").returncode, 3)
         self.assertIn("rows/opt-30b/h2o/int4/512+1024", self.suite("--list").stdout)
 
+    def test_rows_are_one_process_until_one_fails(self):
+        p = self.suite("--only", "streams/weights,streams/disk,rows/opt-6.7b/full/512+32", "--small", "--seconds", "500")
+        self.assertEqual(p.returncode, 0, p.stdout + p.stderr)
+        streams, rows = self.steps()[:2], self.steps()[2:]
+        self.assertEqual([s["step"] for s in streams], ["streams/weights", "streams/disk"])
+        self.assertEqual(len(rows), 1)
+        with open(os.path.join(self.results, "rows.table.yaml"), encoding="utf-8") as f:
+            self.assertEqual({r["name"] for r in json.load(f)["rows"]}, {s["step"] for s in self.steps()})
+        self.results = self.path("failing")
+        p = self.suite("--only", "streams/weights,streams/disk", "--small", "--host-memory", "1MiB")
+        self.assertEqual(p.returncode, 1, p.stdout + p.stderr)
+        self.assertEqual([(s["step"], s["right"]) for s in self.steps()], [("streams/weights", False), ("streams/disk", False)])
+        for step in self.steps():
+            self.assertEqual(step["found"]["status"], 2)
+            self.assertIn("MiB", step["found"]["said"])
+        with open(os.path.join(self.results, "rows.table.yaml"), encoding="utf-8") as f:
+            self.assertEqual([r["name"] for r in json.load(f)["rows"]], ["streams/disk"])  # the second process
+
     def test_a_step_that_fails_is_wrong(self):
         os.remove(self.module)
         p = self.suite("--only", "tokens", "--seconds", "100")
