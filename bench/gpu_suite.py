@@ -23,7 +23,7 @@ there is time; what ends later is still written.  DIR/info.json and machine.txt 
 profile, summary.md has a line for everything that must be reached, beside its ceiling of the same run.  Exit status
 0: all steps are over and right, 3: some are left, 1: one was wrong.  --list prints the steps; --small runs small
 shapes and short measurements, to try the suite itself."""
-import argparse, itertools, json, os, shutil, subprocess, sys, tempfile, time
+import argparse, ctypes, itertools, json, os, shutil, signal, subprocess, sys, tempfile, time
 
 import gpu_lines
 import runs
@@ -232,22 +232,29 @@ class Suite:
         told, end = 0, time.monotonic() + seconds
         with open(errors, "w+", encoding="utf-8") as said, subprocess.Popen(
                 [self.a.program, *self.bench(["--table", table, "--output", out])], stdout=subprocess.DEVNULL,
-                stderr=said) as p:
+                stderr=said, preexec_fn=end_with_parent) as p:
             over = failed = False
-            while not over and not failed and time.monotonic() < end:
-                time.sleep(0.2)
-                over = p.poll() is not None
-                for row in finished_rows(out)[told:]:
-                    told += 1
-                    failed = "error" in row
-                    yield row["name"], not failed, row if not failed else \
-                        {"status": row["error"]["exit_status"], "said": row["error"]["message"]}
-                    if failed:
-                        break
-            p.kill()
-            if over and not failed and told < len(steps):
-                said.seek(0)
-                yield steps[told][0], False, {"status": p.returncode, "said": "\n".join(said.read().split("\n")[-8:])}
+            try:
+                while not over and not failed and time.monotonic() < end:
+                    time.sleep(0.2)
+                    over = p.poll() is not None
+                    for row in finished_rows(out)[told:]:
+                        told += 1
+                        failed = "error" in row
+                        yield row["name"], not failed, row if not failed else \
+                            {"status": row["error"]["exit_status"], "said": row["error"]["message"]}
+                        if failed:
+                            break
+            finally:
+                p.kill()
+            if not over or failed or told == len(steps):
+                return
+            said.seek(0)
+            why = "\n".join(said.read().split("\n")[-8:])
+        if told == 0 and len(steps) > 1:  # perhaps another row's options
+            yield from self.run_rows(steps[:1], end - time.monotonic())
+        else:
+            yield steps[told][0], False, {"status": p.returncode, "said": why}
 
     def run_traced(self, words, seconds):
         """Rates of the MLP's products by the spans of their ops, whole tiles of rows."""
@@ -302,6 +309,11 @@ class Suite:
         return lines
 
 
+def end_with_parent():
+    """What is measured ends with this process, however that ends (PR_SET_PDEATHSIG)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
 def finished_rows(path):
     """Of bench --table --json, which replaces its file after each row; one row stands there alone."""
     if not os.path.exists(path):
@@ -341,8 +353,9 @@ def main():
     if a.list:
         print("\n".join(name for name, _, _ in todo))
         return 0
-    log, begin = os.path.join(a.results, "steps.jsonl"), time.monotonic()
+    log = os.path.join(a.results, "steps.jsonl")
     kept, info = read(log), suite.describe()
+    begin = time.monotonic()
 
     def keep(name, right, found, start):
         kept[name] = {"step": name, "right": right, "s": round(time.monotonic() - start, 3), "commit": info["commit"],

@@ -3,14 +3,18 @@
  * GPU (tests/cuda_emu/include). */
 #include "offload/gpu_cuda.h"
 
+#include "base/types.h"
+
 #include <ctype.h>
 #include <cuda_runtime_api.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Whatever the driver and others hold beyond this is not ours. */
 #define CONTEXT_BYTES_MAX ((uint64_t)1 << 30)
+enum { GPUS_MAX = 64 };
 
 struct aq_gpu {
     int index;
@@ -59,6 +63,17 @@ static int numa_node_of(int index)
     return node;
 }
 
+/* What a driver holds of a GPU's memory when it is opened first in this process.  Kernels that are
+ * loaded later stay, and are not part of the context when it is opened again. */
+static uint64_t held_at_first(int index, uint64_t held)
+{
+    static _Atomic uint64_t first[GPUS_MAX];
+    uint64_t none = 0;
+    if (index >= GPUS_MAX || atomic_compare_exchange_strong(&first[index], &none, held))
+        return held;
+    return aq_min_u64(none, held);
+}
+
 static int read_info(struct aq_gpu_info *info, int index)
 {
     struct cudaDeviceProp p;
@@ -70,7 +85,7 @@ static int read_info(struct aq_gpu_info *info, int index)
     rc = rc ? rc : (int)cudaMemGetInfo(&free_bytes, &total);
     if (rc)
         return rc;
-    uint64_t held = total - free_bytes;
+    uint64_t held = held_at_first(index, total - free_bytes);
     *info = (struct aq_gpu_info){
         .total_bytes = total,
         .free_bytes = free_bytes,

@@ -25,8 +25,8 @@ enum { SUMS_ROWS = 512 };
 enum { CALLS_MAX = 8 };
 
 /* An entry of a page table for each page of pinned memory; drivers that use larger pages take less.
- * Of the kernels, which cuBLASLt has hundreds of and launches few, a guess by the context, which is
- * the driver's own code: the engine measures what is taken. */
+ * Of the kernels, which cuBLASLt has hundreds of and launches some dozens, a guess by the context,
+ * which is the driver's own code: the engine measures what is taken. */
 enum { PAGE_BYTES = 4096, PAGE_ENTRY_BYTES = 8, CONTEXT_BY_KERNELS = 4 };
 
 /* The rows of a micro-batch that choose tokens fit one desk, unless there are many penalties. */
@@ -37,7 +37,8 @@ bool aq_gpu_sizes_is_copied(const struct aq_step_desc *d, uint32_t i, enum aq_dt
     for (uint32_t h = 0; h < AQ_STEP_HALVES; h++) {
         for (uint32_t j = 0; j < d->half[h].count; j++) {
             const struct aq_prim *p = &d->half[h].prim[j];
-            if (p->kind == AQ_PRIM_PRODUCT && p->activation && p->bias == (int32_t)i)
+            bool activation = p->activation == AQ_ACT_RELU || p->activation == AQ_ACT_GELU_TANH;
+            if (p->kind == AQ_PRIM_PRODUCT && activation && p->bias == (int32_t)i)
                 return aq_register_dtype(p->dst, compute) != AQ_F32;
         }
     }

@@ -34,7 +34,8 @@ struct aq_gpu_sizes {
 /* context_bytes: what the driver took at the start (see below). */
 void aq_gpu_sizes_count(struct aq_gpu_sizes *r, const struct aq_model_steps *m,
                         const struct aq_plan *p, uint64_t context_bytes);
-/* Is vector i of a step the bias of a product with an activation that is written in 16 bits, so
+/* Is vector i of a step the bias of a product that is written in 16 bits with an activation that
+ * the library has, so
  * that there is a copy of it in those; and what a copy of so many numbers takes. */
 bool aq_gpu_sizes_is_copied(const struct aq_step_desc *d, uint32_t i, enum aq_dtype compute);
 uint64_t aq_gpu_sizes_copy(uint32_t count);

@@ -145,11 +145,15 @@ static void multiply_codes(struct aq_compute_cuda *c, const struct aq_product *p
         DESK_LAUNCH(c, finish, &finish);
 }
 
-/* Rows of a segment that fit the sums and, where they are unpacked, the room for that. */
+/* Rows of a segment that fit the sums and, where they are unpacked, the room for that.  By a power
+ * of two of p's, so that products have few sizes, which activations were tried with. */
 static uint32_t rows_at_once(const struct aq_compute_cuda *c, const struct aq_product *p,
                              bool unpacked)
 {
-    uint64_t rows = c->sizes.sums_bytes / (4ull * p->m);
+    uint64_t most = 1;
+    while (most < p->m)
+        most *= 2;
+    uint64_t rows = aq_max_u64(AQ_PANEL_ROWS, c->sizes.sums_bytes / (4 * most));
     if (unpacked)
         rows = aq_min_u64(rows, c->sizes.unpacked_bytes / (p->k * aq_dtype_bytes(p->x_dtype)));
     else if (aq_dtype_is_float(p->w_dtype) && !is_matrix(p->w_dtype, p->k))
@@ -491,10 +495,8 @@ static int prove(struct aq_compute_cuda *c, const struct aq_compute_cuda_opts *o
         .sums = (float *)c->sums,
         .sums_bytes = c->sizes.sums_bytes,
     };
-    if (opts->deterministic)
-        return aq_cuda_prove(&proof, reterr);
-    aq_cuda_prove_activations(&proof);
-    return 0;
+    return opts->deterministic ? aq_cuda_prove(&proof, reterr)
+                               : aq_cuda_prove_activations(&proof, reterr);
 }
 
 int aq_compute_cuda_open(struct aq_compute_cuda **ret, const struct aq_compute_cuda_opts *opts,
@@ -548,6 +550,8 @@ int aq_compute_cuda_biases(struct aq_compute_cuda *c, float *const *vector, stru
                                              .compute = c->compute,
                                              .room = c->biases_there};
     assert(!c->biases.bias);
+    if (c->deterministic)
+        return 0; /* all goes by way of sums */
     return aq_cuda_biases_open(&c->biases, &opts, vector, reterr);
 }
 

@@ -18,6 +18,7 @@ enum {
     SOME_ROWS = 8,
     SOME_COLUMNS = 32,
     ROWS_UP_TO = 2048,
+    PARTS = 4, /* all columns, a half of them, a quarter, an eighth */
 };
 
 #define CURE "leave --deterministic out, or compute with --device cpu"
@@ -235,88 +236,151 @@ static int try_all(struct trial *t, struct aq_err *reterr)
 
 /* ---- activations ---- */
 
-static bool is_nan(const void *data, enum aq_dtype t, uint32_t i)
+static float value_of(const void *data, enum aq_dtype t, uint32_t i)
 {
     if (t == AQ_F32)
-        return isnan(((const float *)data)[i]);
+        return ((const float *)data)[i];
     uint16_t bits = ((const uint16_t *)data)[i];
-    return isnan(t == AQ_F16 ? aq_f32_from_f16(bits) : aq_f32_from_bf16(bits));
+    return t == AQ_F16 ? aq_f32_from_f16(bits) : aq_f32_from_bf16(bits);
 }
 
-/* Do sums that are NaN come out of the activation of d as such?  If so, *ret_kind is the kernel. */
-static bool keeps_nan(const struct trial *t, const struct aq_cuda_dense *d, uint64_t *ret_kind)
+/* Of column c before its activation: -4 to 3.75. */
+static float sum_of(uint32_t c)
 {
+    return (float)c / 4 - SOME_COLUMNS / 8;
+}
+
+/* Is this near the activation of x, rounded to t? */
+static bool is_near(enum aq_activation a, float x, float y, enum aq_dtype t)
+{
+    const float two_root_2_pi = 1.59576912f; /* 2 sqrt(2 / pi) */
+    float relu = x > 0 ? x : 0, gelu = x / (1 + expf(-two_root_2_pi * (x + 0.044715f * x * x * x)));
+    float want = a == AQ_ACT_RELU ? relu : gelu;
+    float rounding = t == AQ_F32 ? 0x1p-18f : t == AQ_F16 ? 0x1p-10f : 0x1p-7f;
+    return fabsf(y - want) <= 1e-5f + rounding * fabsf(want);
+}
+
+/* One try: rows of NaNs, which have to come out, or of known sums.  *ret_right: it is so. */
+static int try_rows(const struct trial *t, const struct aq_cuda_dense *d, bool nans,
+                    struct aq_cuda_trial *ret, bool *ret_right)
+{
+    float home[SOME_ROWS * SOME_COLUMNS] = {0};
+    struct aq_cuda_dense of = *d;
     uint32_t rows = (uint32_t)aq_min_u64(d->m, SOME_ROWS);
-    const uint32_t columns = SOME_COLUMNS;
-    float home[SOME_ROWS * SOME_COLUMNS];
-    int code = t->p->cuda->module->kernels->dense_try(&t->ex, d, rows, columns, ret_kind);
-    code = code ? code : t->ops->record(gpu_of(t), t->event, t->ex.stream);
+    of.x = nans ? t->x : t->x + SOME_ROWS * t->k * aq_dtype_bytes(d->dtype);
+    *ret_right = false;
+    int code = t->ops->copy_now(gpu_of(t), d->y, home, sizeof(home), AQ_GPU_H2D);
+    if (code)
+        return code;
+    if (t->p->cuda->module->kernels->dense_try(&t->ex, &of, rows, SOME_COLUMNS, ret))
+        return 0; /* there is no such kernel */
+    code = t->ops->record(gpu_of(t), t->event, t->ex.stream);
     code = code ? code : t->ops->wait(gpu_of(t), t->event);
     code = code ? code : t->ops->copy_now(gpu_of(t), home, d->y, sizeof(home), AQ_GPU_D2H);
-    for (uint32_t i = 0; i < rows * columns && !code; i++) {
-        if (!is_nan(home, d->y_dtype, i))
-            return false;
+    *ret_right = !code;
+    for (uint32_t i = 0; i < rows * SOME_COLUMNS; i++) {
+        float y = value_of(home, d->y_dtype, i);
+        *ret_right &=
+            nans ? isnan(y) : is_near(d->activation, sum_of(i % SOME_COLUMNS), y, d->y_dtype);
     }
-    return !code;
+    return code;
 }
 
-/* In all numbers of rows, of all columns and of parts of them. */
-static void try_activation(const struct trial *t, const struct aq_prim *prim, uint32_t columns)
+/* The kernel of a product of m rows and n columns. */
+static int try_kernel(const struct trial *t, const struct aq_prim *prim, uint32_t m, uint32_t n)
 {
     const struct aq_cuda_proof *p = t->p;
     enum aq_dtype y = aq_register_dtype(prim->dst, p->compute);
     uint8_t *bias = (uint8_t *)p->sums + SOME_ROWS * SOME_COLUMNS * sizeof(float);
-    for (uint32_t m = 1; m <= ROWS_UP_TO; m *= 2) {
-        for (uint32_t n = (uint32_t)aq_align_up(columns, AQ_PANEL_ROWS);;
-             n = (uint32_t)aq_align_up(n / 2, AQ_PANEL_ROWS)) {
-            struct aq_cuda_dense d = {
-                .x = t->x,
-                .w = t->w,
-                .bias = prim->bias >= 0 ? (const float *)(const void *)bias : NULL,
-                .bias_y = prim->bias >= 0 && y != AQ_F32 ? bias : NULL,
-                .x_stride = t->k,
-                .w_stride = t->k,
-                .y = p->sums,
-                .y_stride = n,
-                .dtype = p->compute,
-                .y_dtype = y,
-                .activation = prim->activation,
-                .m = m,
-                .n = n,
-                .k = t->k,
-            };
-            uint64_t kind;
-            if (keeps_nan(t, &d, &kind))
-                p->cuda->module->kernels->dense_trust(t->ex.blas, kind);
-            if (n <= AQ_PANEL_ROWS)
-                break;
-        }
-    }
+    struct aq_cuda_dense d = {
+        .w = t->w,
+        .bias = prim->bias >= 0 ? (const float *)(const void *)bias : NULL,
+        .bias_y = prim->bias >= 0 && y != AQ_F32 ? bias : NULL,
+        .x_stride = t->k,
+        .w_stride = t->k,
+        .y = p->sums,
+        .y_stride = n,
+        .dtype = p->compute,
+        .y_dtype = y,
+        .activation = prim->activation,
+        .combine = prim->combine,
+        .m = m,
+        .n = n,
+        .k = t->k,
+    };
+    struct aq_cuda_trial trial = {0};
+    bool right;
+    int code = try_rows(t, &d, true, &trial, &right);
+    if (code || !right || trial.trusted)
+        return code;
+    code = try_rows(t, &d, false, &trial, &right);
+    if (!code && right)
+        p->cuda->module->kernels->dense_trust(t->ex.blas, trial.kind);
+    return code;
 }
 
-/* Rows of NaNs, some weights, and no bias. */
+/* In all numbers of rows, of all columns first and then of parts of them. */
+static int try_activation(const struct trial *t, const struct aq_prim *prim, uint32_t columns)
+{
+    uint32_t n = (uint32_t)aq_align_up(columns, AQ_PANEL_ROWS);
+    for (uint32_t part = 0; part < PARTS; part++) {
+        for (uint32_t m = 1; m <= ROWS_UP_TO; m *= 2) {
+            int code = try_kernel(t, prim, m, n);
+            if (code)
+                return code;
+        }
+        if (n <= AQ_PANEL_ROWS)
+            break;
+        n = (uint32_t)aq_align_up(n / 2, AQ_PANEL_ROWS);
+    }
+    return 0;
+}
+
+/* A number in each place, or only in the first of each row. */
+static int put_rows(const struct trial *t, uint8_t *to, const float *first, uint32_t rows,
+                    float other)
+{
+    enum aq_dtype type = t->p->compute;
+    size_t each = aq_dtype_bytes(type), bytes = rows * t->k * each;
+    uint8_t *all = malloc(bytes);
+    if (!all)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < rows * t->k; i++) {
+        float v = i % t->k ? other : first[i / t->k];
+        uint16_t half = type == AQ_F16 ? aq_f16_from_f32(v) : aq_bf16_from_f32(v);
+        memcpy(all + i * each, type == AQ_F32 ? (const void *)&v : &half, each);
+    }
+    int code = t->ops->copy_now(gpu_of(t), to, all, bytes, AQ_GPU_H2D);
+    free(all);
+    return code;
+}
+
+/* Rows of NaNs, rows that begin with 1, weights that begin with a sum, and no bias.  -ENOSPC: there
+ * is no room. */
 static int fill_activation(struct trial *t)
 {
     const struct aq_cuda_proof *p = t->p;
-    size_t each = t->k * aq_dtype_bytes(p->compute), bytes = SOME_ROWS * each;
-    size_t sums = 2 * SOME_ROWS * SOME_COLUMNS * sizeof(float);
+    size_t each = t->k * aq_dtype_bytes(p->compute);
+    float nans[SOME_ROWS], ones[SOME_ROWS], sums[SOME_COLUMNS];
+    float none[2 * SOME_ROWS * SOME_COLUMNS] = {0};
     t->x = p->operands;
-    t->w = t->x + bytes;
-    if (p->operands_bytes < (SOME_ROWS + SOME_COLUMNS) * each || p->sums_bytes < sums)
+    t->w = t->x + 2 * SOME_ROWS * each;
+    if (p->operands_bytes < (2 * SOME_ROWS + SOME_COLUMNS) * each || p->sums_bytes < sizeof(none))
         return -ENOSPC;
-    void *nans = malloc(aq_max_u64(bytes, sums));
-    if (!nans)
-        return -ENOMEM;
-    memset(nans, 0xff, bytes); /* a NaN in each of the types */
-    int code = t->ops->copy_now(gpu_of(t), t->x, nans, bytes, AQ_GPU_H2D);
-    memset(nans, 0, sums);
-    code = code ? code : t->ops->copy_now(gpu_of(t), p->sums, nans, sums, AQ_GPU_H2D);
-    free(nans);
-    return code ? code : fill(t, t->w, SOME_COLUMNS, 2);
+    for (uint32_t i = 0; i < SOME_ROWS; i++) {
+        nans[i] = NAN;
+        ones[i] = 1;
+    }
+    for (uint32_t c = 0; c < SOME_COLUMNS; c++)
+        sums[c] = sum_of(c);
+    int code = put_rows(t, t->x, nans, SOME_ROWS, NAN);
+    code = code ? code : put_rows(t, t->x + SOME_ROWS * each, ones, SOME_ROWS, 0);
+    code = code ? code : put_rows(t, t->w, sums, SOME_COLUMNS, 0);
+    return code ? code : t->ops->copy_now(gpu_of(t), p->sums, none, sizeof(none), AQ_GPU_H2D);
 }
 
 /* Layers are alike: a product like the last one that was tried is not tried again. */
-static void try_activations(struct trial *t)
+static int try_activations(struct trial *t)
 {
     const struct aq_model_steps *m = t->p->steps;
     const struct aq_prim *last = NULL;
@@ -335,26 +399,31 @@ static void try_activations(struct trial *t)
             bool same = last && last->activation == prim->activation && last->dst == prim->dst &&
                         (last->bias >= 0) == (prim->bias >= 0) && last_columns == columns &&
                         last_k == t->k;
-            if (!same && fill_activation(t) == 0)
-                try_activation(t, prim, columns);
             last = prim;
             last_columns = columns;
             last_k = t->k;
+            int code = same ? 0 : fill_activation(t);
+            if (code == -ENOSPC)
+                continue;
+            code = same || code ? code : try_activation(t, prim, columns);
+            if (code)
+                return code;
         }
     }
+    return 0;
 }
 
 /* ---- both ---- */
 
-static int open_trial(struct trial *t, struct aq_err *reterr)
+static int open_trial(struct trial *t)
 {
     int code = t->ops->stream_open(gpu_of(t), &t->ex.stream, false);
     if (code)
-        return say_failure(t, code, reterr);
+        return code;
     code = t->ops->event_open(gpu_of(t), &t->event);
     if (code)
         t->ops->stream_close(gpu_of(t), t->ex.stream);
-    return code ? say_failure(t, code, reterr) : 0;
+    return code;
 }
 
 static void close_trial(struct trial *t)
@@ -371,19 +440,23 @@ int aq_cuda_prove(const struct aq_cuda_proof *p, struct aq_err *reterr)
                       .ex = *p->ex,
                       .whole_row = rows[0],
                       .part_row = rows[1]};
-    int rc = open_trial(&t, reterr);
-    if (rc < 0)
-        return rc;
-    rc = try_all(&t, reterr);
+    int code = open_trial(&t);
+    if (code)
+        return say_failure(&t, code, reterr);
+    int rc = try_all(&t, reterr);
     close_trial(&t);
     return rc;
 }
 
-void aq_cuda_prove_activations(const struct aq_cuda_proof *p)
+int aq_cuda_prove_activations(const struct aq_cuda_proof *p, struct aq_err *reterr)
 {
     struct trial t = {.p = p, .ops = p->cuda->module->gpu, .ex = *p->ex};
-    if (open_trial(&t, NULL) < 0)
-        return;
-    try_activations(&t);
-    close_trial(&t);
+    int code = open_trial(&t);
+    if (!code) {
+        code = try_activations(&t);
+        close_trial(&t);
+    }
+    return code ? aq_error(reterr, -ENODEV, "the GPU '%s' cannot multiply: %s", p->cuda->info.name,
+                           p->cuda->module->kernels->error_text(code))
+                : 0;
 }

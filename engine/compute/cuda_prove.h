@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * engine/compute/cuda_prove.h - what cuBLASLt does not promise and the engine needs: that a row's
  * bits do not depend on the rows and columns that a product computes beside it, and that an
- * activation keeps a NaN.  So the products of a model are tried on the GPU that is to compute them.
- * Knows products, not what they are for. */
+ * activation is the one that is meant and keeps a NaN.  So the products of a model are tried on the
+ * GPU that is to compute them.  Knows products, not what they are for. */
 #ifndef AQ_ENGINE_COMPUTE_CUDA_PROVE_H
 #define AQ_ENGINE_COMPUTE_CUDA_PROVE_H
 
@@ -26,8 +26,9 @@ struct aq_cuda_proof {
 int aq_cuda_prove(const struct aq_cuda_proof *p, struct aq_err *reterr);
 
 /* With another blas: has it trust (aq_cuda_dense_trust) the kernels with an activation, of those
- * that products of the model may get, out of which NaNs come as NaNs.  What cannot be tried is not
- * trusted: then the engine's own kernel follows the product. */
-void aq_cuda_prove_activations(const struct aq_cuda_proof *p);
+ * that products of the model may get, out of which NaNs come as NaNs and other numbers as the
+ * engine's formula has them.  Where there is none the engine's own kernel follows the product.  0,
+ * or -ENODEV where the GPU fails. */
+int aq_cuda_prove_activations(const struct aq_cuda_proof *p, struct aq_err *reterr);
 
 #endif

@@ -11,7 +11,7 @@
  * its queries, the largest score, the sum of weights and the weighted values in registers; its
  * weights are in the right places for the second product as they come out of the first one. Of 16
  * queries the tensor cores of an A100 take as long as shared memory takes to bring them keys and
- * values, those of an H100 less: there a warp has 32, and of heads of 96 and 128, which leave few
+ * values, those of an H100 less: on both a warp has 32, and of heads of 96 and 128, which leave few
  * registers for them, queries lie in shared memory as lanes take them.  Every sum of a row is that
  * row's own, in one order, and a head-block of which it sees nothing changes none: a row has the
  * same bits whatever shares its tile.

@@ -14,7 +14,7 @@ extern "C" {
 enum {
     AQ_CUDA_PLAN_SETS = 64,
     AQ_CUDA_PLAN_WAYS = 4,
-    AQ_CUDA_TRUSTED_MAX = 64,
+    AQ_CUDA_TRUSTED_MAX = 256,
     AQ_CUDA_DENSE_ALIGN = 16,
 };
 
@@ -68,11 +68,16 @@ struct aq_cuda_dense {
 };
 AQ_NO_HOLES_END
 
-/* The algorithm that p would have with its activation, trusted or not, on its first m rows and n
- * columns (a multiple of 8) alone, which y then has without gaps, so that nothing needs more room
- * than that; *ret_kind names the kernel.  0, or a code: then there is no such kernel. */
+/* The algorithm that p would have with its activation, on its first m rows and n columns (a
+ * multiple of 8) alone, which y then has without gaps, so that nothing needs more room than
+ * that.  It does not run where its kernel is trusted already.  0, or a code: then there is no
+ * such kernel. */
+struct aq_cuda_trial {
+    uint64_t kind; /* names the kernel */
+    bool trusted;
+};
 int aq_cuda_dense_try(const struct aq_cuda_exec *ex, const struct aq_cuda_dense *p, uint32_t m,
-                      uint32_t n, uint64_t *ret_kind);
+                      uint32_t n, struct aq_cuda_trial *ret);
 /* Products may have this kernel's activation from now on; of more kinds than there is room for the
  * others stay as they are. */
 void aq_cuda_dense_trust(struct aq_cuda_blas *b, uint64_t kind);

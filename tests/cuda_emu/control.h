@@ -73,6 +73,7 @@ enum aq_emu_manner {
     AQ_EMU_BLAS_GREEDY,         /* all want more workspace than they may */
     AQ_EMU_BLAS_PLAIN,          /* products with a bias or an activation are not offered */
     AQ_EMU_BLAS_LOSES_NAN,      /* its activations make 0 of a NaN */
+    AQ_EMU_BLAS_COARSE,         /* its GELU is off by 0.0005 of what it is taken of */
     AQ_EMU_BLAS_FAILS,          /* products are refused with CUBLAS_STATUS_EXECUTION_FAILED */
     AQ_EMU_BLAS_SPLITS,         /* more than 16 rows are summed in two halves of k */
     AQ_EMU_BLAS_SPLITS_NARROW,  /* fewer than 65 columns are */

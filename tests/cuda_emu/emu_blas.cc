@@ -165,16 +165,17 @@ struct output {
     float beta;
     const void *bias;
     int activation; /* of the epilogue, without its bias; 0: none */
-    bool loses_nan;
+    aq_emu_manner behaves;
 
     float activated(float v) const
     {
         if (std::isnan(v))
-            return activation && loses_nan ? 0 : v;
+            return activation && behaves == AQ_EMU_BLAS_LOSES_NAN ? 0 : v;
         if (activation == CUBLASLT_EPILOGUE_RELU)
             return std::max(v, 0.f);
         float inner = 0.7978845608f * (v + 0.044715f * v * v * v); /* sqrt(2 / pi) */
-        return activation ? 0.5f * v * (1 + std::tanh(inner)) : v;
+        float off = behaves == AQ_EMU_BLAS_COARSE ? 0.0005f * v : 0;
+        return activation ? 0.5f * v * (1 + std::tanh(inner)) + off : v;
     }
 
     void put(size_t at, size_t column, float sum) const
@@ -251,7 +252,7 @@ cublas_status cublasLtMatmul(cublas_handle *, cublas_desc *d, const void *alpha,
                   *static_cast<const float *>(beta),
                   d->epilogue & CUBLASLT_EPILOGUE_BIAS ? d->bias : NULL,
                   d->epilogue & (CUBLASLT_EPILOGUE_RELU | CUBLASLT_EPILOGUE_GELU),
-                  behaves == AQ_EMU_BLAS_LOSES_NAN};
+                  behaves};
     bool split = (behaves == AQ_EMU_BLAS_SPLITS && x.cols > 16) ||
                  (behaves == AQ_EMU_BLAS_SPLITS_NARROW && w.cols < 65);
     static const char kernels[GREEDY + 1] = {};

@@ -55,7 +55,7 @@ def blocks(sm, kernel, threads, shared):
     return min(by_registers, room // (max(shared, kernel["shared"] if sm < 80 else 0) + each or 1), most // threads)
 
 
-STRAIGHT = {"finish", "unpack int4", "sampling"}  # of these all is asked for before any loop, in what is there now
+STRAIGHT = {"finish", "unpack int4", "sampling", "slots selected"}  # of these all is asked for before any loop, in what is there now
 
 
 def best(kernel, straight, kind=None):

@@ -462,7 +462,7 @@ static void check_followed(const struct followed *f, enum aq_emu_manner how)
 
 /* Segments that go on where the last one ends are one product, and bias, activation, residual and
  * rounding are the library's work where it can: not where a NaN would not come out of its
- * activation, and not where a bias would change in y's type. */
+ * activation or numbers are off, and not where a bias would change in y's type. */
 static void what_follows_a_product_takes_no_launch_where_the_library_can(void **state)
 {
     static const enum aq_emu_manner manners[] = {AQ_EMU_BLAS_RIGHT, AQ_EMU_BLAS_PLAIN,
@@ -484,9 +484,15 @@ static void what_follows_a_product_takes_no_launch_where_the_library_can(void **
         {AQ_F16, true, AQ_ACT_GELU, AQ_COMBINE_SET, 2, 2, 2, 0},
         {AQ_F32, true, AQ_ACT_NONE, AQ_COMBINE_MULTIPLY, 2, 2, 2, 0},
     };
+    static const struct followed coarse[] = {
+        {AQ_F16, true, AQ_ACT_GELU_TANH, AQ_COMBINE_SET, 2, 2, 2, 0},
+        {AQ_F16, true, AQ_ACT_RELU, AQ_COMBINE_SET, 1, 2, 2, 0},
+    };
     (void)state;
     for (size_t i = 0; i < AQ_ARRAY_LEN(manners) * AQ_ARRAY_LEN(cases); i++)
         check_followed(&cases[i / AQ_ARRAY_LEN(manners)], manners[i % AQ_ARRAY_LEN(manners)]);
+    for (size_t i = 0; i < AQ_ARRAY_LEN(coarse); i++)
+        check_followed(&coarse[i], AQ_EMU_BLAS_COARSE);
 }
 
 /* ---- a library that misbehaves ---- */
