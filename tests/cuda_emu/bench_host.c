@@ -105,6 +105,7 @@ static int open_lane(struct aq_err *err)
     rc = rc < 0 ? rc
                 : aq_device_alloc((void **)&b.table, b.device, AQ_MEMORY_PINNED, "tables",
                                   tables_bytes(), err);
+    static const struct aq_model_steps none = {0}; /* no product is tried */
     struct aq_compute_cuda_opts lane = {
         .cuda = &b.cuda,
         .device = b.device,
@@ -117,6 +118,7 @@ static int open_lane(struct aq_err *err)
                   .stats_bytes = 4096,
                   .logits_bytes = 4096,
                   .graphs_bytes = 64 * AQ_MIB},
+        .steps = &none,
         .compute = AQ_F16,
         .seats = b.seats,
     };
