@@ -19,6 +19,7 @@ struct aq_gpu_info {
     uint64_t total_bytes, free_bytes; /* now; free after context_bytes were taken */
     uint64_t context_bytes;           /* most bytes that driver and libraries hold */
     uint32_t sm;                      /* compute capability times ten: 75, 80, 90 */
+    uint32_t code_sm;                 /* that of the kernels' code; whoever knows them sets it */
     uint32_t multiprocessors;
     bool host_addresses; /* kernels use the host's addresses of pinned memory */
     int numa_node;       /* of the host, nearest to the GPU; -1: unknown */

@@ -108,6 +108,20 @@ int aq_cuda_check(const char *path, uint32_t index, struct aq_err *reterr)
     return rc;
 }
 
+uint32_t aq_cuda_code_for(const uint32_t *made_for, uint32_t sm)
+{
+    uint32_t own = 0, last = 0;
+    if (!made_for[0])
+        return sm;
+    for (; *made_for; made_for++) {
+        uint32_t code = *made_for / 10;
+        if (code / 10 == sm / 10 && code <= sm)
+            own = (uint32_t)aq_max_u64(own, code);
+        last = (uint32_t)aq_max_u64(last, code);
+    }
+    return own ? own : last <= sm ? last : 0;
+}
+
 int aq_cuda_open(struct aq_cuda *ret, const char *path, uint32_t index, struct aq_err *reterr)
 {
     struct aq_cuda c = {0};
@@ -115,6 +129,7 @@ int aq_cuda_open(struct aq_cuda *ret, const char *path, uint32_t index, struct a
     rc = rc < 0 ? rc : look(&c, index, reterr);
     if (rc == 0) {
         int code = c.module->gpu->open(&c.gpu, index, &c.info);
+        c.info.code_sm = code ? 0 : aq_cuda_code_for(c.module->kernels->made_for, c.info.sm);
         if (code)
             rc = aq_error(reterr, -ENODEV, "GPU %u cannot be opened: %s", index,
                           c.module->gpu->error_text(code));
@@ -122,6 +137,11 @@ int aq_cuda_open(struct aq_cuda *ret, const char *path, uint32_t index, struct a
             rc = aq_error(reterr, -ENODEV,
                           "GPU %u ('%s') has compute capability %u.%u, needed is 7.5 or later",
                           index, c.info.name, c.info.sm / 10, c.info.sm % 10);
+        else if (!c.info.code_sm)
+            rc = aq_error(reterr, -ENODEV,
+                          "the CUDA backend has no code for GPU %u ('%s', compute capability "
+                          "%u.%u): build it with -Dgpu_arch=%u among the others",
+                          index, c.info.name, c.info.sm / 10, c.info.sm % 10, c.info.sm);
         else if (!c.info.host_addresses)
             rc = aq_error(reterr, -ENODEV,
                           "GPU %u ('%s') does not know pinned memory by the host's addresses, "
@@ -172,7 +192,7 @@ int aq_cuda_pieces(void *user, void *native, const struct aq_copy_piece *pieces,
 {
     const struct aq_cuda *c = user;
     struct aq_cuda_exec ex = {
-        .stream = native, .sm = c->info.sm, .multiprocessors = c->info.multiprocessors};
+        .stream = native, .sm = c->info.code_sm, .multiprocessors = c->info.multiprocessors};
     return c->module->kernels->copy_pieces(&ex, pieces, count);
 }
 

@@ -17,8 +17,13 @@ struct aq_cuda {
 /* Tensor cores multiply bf16 from compute capability 8.0 on. */
 static inline bool aq_gpu_has_bf16(const struct aq_gpu_info *info)
 {
-    return info->sm >= 80;
+    return info->code_sm >= 80;
 }
+
+/* The compute capability times ten of the code that a GPU of `sm` runs, of that which was made for
+ * these (aq_cuda_made_for): the latest of its own generation, or what its driver translates; 0:
+ * there is none. */
+uint32_t aq_cuda_code_for(const uint32_t *made_for, uint32_t sm);
 
 /* -ENODEV: the sentence says what is missing (module, library, driver, a new enough driver, GPU).
  * path: of the module; NULL: beside the program, or where it was built. */

@@ -519,7 +519,7 @@ int aq_compute_cuda_open(struct aq_compute_cuda **ret, const struct aq_compute_c
     c->deterministic = opts->deterministic;
     c->steps = opts->steps;
     c->compute = opts->compute;
-    c->ex.sm = opts->cuda->info.sm;
+    c->ex.sm = opts->cuda->info.code_sm;
     c->ex.multiprocessors = opts->cuda->info.multiprocessors;
     c->ex.blas = &c->blas;
     c->given_max = opts->seats;

@@ -5,7 +5,8 @@
 #include "config.h"
 #include "offload/gpu_cuda.h"
 
-static const struct aq_cuda_kernels kernels = {.blas_open = aq_cuda_blas_open,
+static const struct aq_cuda_kernels kernels = {.made_for = aq_cuda_made_for,
+                                               .blas_open = aq_cuda_blas_open,
                                                .blas_close = aq_cuda_blas_close,
                                                .dense_try = aq_cuda_dense_try,
                                                .dense_trust = aq_cuda_dense_trust,

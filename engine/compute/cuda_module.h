@@ -13,6 +13,7 @@ enum { AQ_CUDA_MODULE_VERSION = 8 };
 #define AQ_CUDA_MODULE_SYMBOL "aq_cuda_module"
 
 struct aq_cuda_kernels {
+    const uint32_t *made_for; /* aq_cuda_made_for */
     __typeof__(aq_cuda_blas_open) *blas_open;
     __typeof__(aq_cuda_blas_close) *blas_close;
     __typeof__(aq_cuda_dense_try) *dense_try;

@@ -531,7 +531,7 @@ int aq_rates_gpu(struct aq_rates_gpu *ret, struct aq_rates_rig *r, const struct 
         .k = cuda->module->kernels,
         .ops = cuda->module->gpu,
         .gpu = cuda->gpu,
-        .ex = {.sm = cuda->info.sm, .multiprocessors = cuda->info.multiprocessors},
+        .ex = {.sm = cuda->info.code_sm, .multiprocessors = cuda->info.multiprocessors},
         .long_s = r->long_s,
         .found = &found,
         .bytes = aq_min_u64(bytes, cuda->info.free_bytes / 8) / PAGE_BYTES * PAGE_BYTES,

@@ -137,9 +137,7 @@ AQ_DEVICE_FN uint8_t *block_at(const struct aq_attn_seq *s, uint32_t head, uint3
     return at < blocks ? aq_cu_block(s, head, at) : NULL;
 }
 
-/* Of the `which`-th 64 M queries from the last ones on. */
-template <enum aq_dtype T, uint32_t D, uint32_t M>
-AQ_DEVICE_FN void attend(const struct aq_attn &a, uint32_t which)
+template <enum aq_dtype T, uint32_t D, uint32_t M> AQ_DEVICE_FN void attend(const struct aq_attn &a)
 {
     constexpr enum aq_dtype C = T == AQ_BF16 ? AQ_BF16 : AQ_F16;
     constexpr uint32_t stage_units = 2 * AQ_HEAD_BLOCK_SLOTS * D / 8;
@@ -148,9 +146,9 @@ AQ_DEVICE_FN void attend(const struct aq_attn &a, uint32_t which)
     const struct aq_attn_seq *s = &a.seqs[blockIdx.z];
     uint32_t head = blockIdx.y, queries = s->rows * a.q_per_kv, len = aq_cu_len(s, head);
     uint32_t tiles = (queries + block_queries - 1) / block_queries;
-    if (which >= tiles)
+    if (blockIdx.x >= tiles)
         return;
-    uint32_t tile = (tiles - 1 - which) * block_queries;
+    uint32_t tile = (tiles - 1 - blockIdx.x) * block_queries;
     uint32_t first = tile + threadIdx.x / AQ_CU_WARP * warp_queries;
     uint32_t last = aq_cu_min(first + warp_queries, queries) - 1;
     /* Keys of the block's last query; of the warp's first one and its last one. */
@@ -237,20 +235,14 @@ template <enum aq_dtype T, uint32_t D, uint32_t M>
 constexpr uint32_t
     tile_blocks = COMPILED_FOR >= 80 && M == 1 && (T == AQ_F16 || T == AQ_BF16 || D == 64) ? 3 : 2;
 
-/* A grid of (64 M queries, KV heads, sequences); the queries that see most come first.  Code for
- * another machine, which this one's driver may have translated, has a warp's queries in turn. */
+/* A grid of (64 M queries, KV heads, sequences); the queries that see most come first. */
 template <enum aq_dtype T, uint32_t D, uint32_t M>
 __global__ void __launch_bounds__(THREADS, (tile_blocks<T, D, M>)) prefill_tile(struct aq_attn a)
 {
-    if constexpr (M == 1 || FAST_TENSOR_CORES(COMPILED_FOR)) {
-        attend<T, D, M>(a, blockIdx.x);
-    } else {
-#pragma unroll 1
-        for (uint32_t m = 0; m < M; m++) {
-            attend<T, D, 1>(a, blockIdx.x * M + m);
-            __syncthreads(); /* of all stages */
-        }
-    }
+    if constexpr (M == 1 || FAST_TENSOR_CORES(COMPILED_FOR))
+        attend<T, D, M>(a);
+    else
+        __trap(); /* launch_tile() asks for it where there is code for it */
 }
 
 template <enum aq_dtype T, uint32_t M>

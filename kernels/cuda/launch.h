@@ -62,6 +62,12 @@ size_t aq_cuda_attn_decode_workspace(const struct aq_attn *a);
  *   attn_stats: on tensor cores where attn_prefill is, with its rounding of q and K; exp and sums
  * are f32. */
 
+/* ---- machines ---- */
+
+/* Compute capabilities times 100 that there is code for, 0 behind the last; the first entry 0: code
+ * for any (an emulation).  Code for the largest can be translated for later machines. */
+extern const uint32_t aq_cuda_made_for[];
+
 /* ---- products: dense (kernels/cuda/dense.h) and what goes with it ---- */
 
 /* y[r][c] = act(x[r][c] + bias[c]) (+ or * y as it was, by combine): what follows a product that

@@ -19,6 +19,7 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define __device__
@@ -28,6 +29,7 @@
 #define __restrict__ __restrict
 #define __launch_bounds__(...)
 #define __grid_constant__
+#define __trap() abort()
 
 struct uint3 {
     unsigned x, y, z;

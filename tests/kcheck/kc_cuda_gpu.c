@@ -47,7 +47,7 @@ const struct aq_cuda_kernels *kc_cuda_kernels(void)
     const struct aq_gpu_ops *ops = gpu.cuda.module->gpu;
     expect(ops->stream_open(gpu.cuda.gpu, &gpu.exec.stream, false), "a stream");
     expect(ops->event_open(gpu.cuda.gpu, &gpu.event), "an event");
-    gpu.exec.sm = gpu.cuda.info.sm;
+    gpu.exec.sm = gpu.cuda.info.code_sm;
     gpu.exec.multiprocessors = gpu.cuda.info.multiprocessors;
     kc_cuda_own(pin);
     return gpu.cuda.module->kernels;

@@ -736,6 +736,25 @@ static void tables_on_the_device_follow_their_changes(void **state)
     aq_device_free(g.device, AQ_MEMORY_DEVICE, "test", rows_there, sizeof(rows));
 }
 
+/* A GPU runs the latest code of its own generation, or what was made for the last machine. */
+static void code_is_that_which_a_gpu_runs(void **state)
+{
+    static const uint32_t usual[] = {750, 800, 890, 900, 1000, 1200, 0}, two[] = {750, 890, 0};
+    static const uint32_t any[] = {0};
+    static const struct {
+        const uint32_t *made_for;
+        uint32_t sm, code;
+    } cases[] = {
+        {usual, 75, 75},   {usual, 80, 80}, {usual, 86, 80},   {usual, 89, 89},   {usual, 90, 90},
+        {usual, 103, 100}, {usual, 110, 0}, {usual, 121, 120}, {usual, 130, 120}, {two, 80, 0},
+        {two, 86, 0},      {two, 89, 89},   {two, 90, 89},     {two, 120, 89},    {any, 86, 86},
+    };
+    (void)state;
+    for (size_t i = 0; i < AQ_ARRAY_LEN(cases); i++)
+        assert_int_equal(aq_cuda_code_for(cases[i].made_for, cases[i].sm), cases[i].code);
+    assert_int_equal(g.cuda.info.code_sm, g.cuda.info.sm);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(tables_on_the_device_follow_their_changes),
     cmocka_unit_test(splits_are_read_jointly_where_a_quarter_of_the_keys_is_in_them),
@@ -744,6 +763,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(launches_that_there_is_no_room_for_are_made_behind_the_others),
     cmocka_unit_test(nothing_is_launched_behind_a_failure),
     cmocka_unit_test(what_follows_a_product_takes_no_launch_where_the_library_can),
+    cmocka_unit_test(code_is_that_which_a_gpu_runs),
     cmocka_unit_test(what_the_library_cannot_do_is_named),
     cmocka_unit_test(a_candidate_with_an_error_state_is_passed_over),
     cmocka_unit_test(bits_that_depend_on_neighbours_are_not_called_deterministic),
