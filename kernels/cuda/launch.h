@@ -28,7 +28,7 @@ struct aq_cuda_exec {
     void *workspace; /* device memory, aligned to 256, for one call at a time on this stream */
     size_t workspace_bytes;
     struct aq_cuda_blas *blas; /* of dense */
-    uint32_t sm;               /* compute capability times ten: 75, 80, 90 */
+    uint32_t sm;               /* that the code was made for, times ten: 75, 80, 90 */
     uint32_t multiprocessors;  /* of the device */
 };
 
