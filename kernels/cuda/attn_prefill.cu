@@ -6,11 +6,11 @@
  * neighbours, so that they share K and V), 16 or 32 a warp, and passes over the head-blocks from
  * the first one that one of its queries sees: K and V of 32 slots, contiguous in memory, into
  * stages of shared memory.  Copies that run on their own are two head-blocks ahead, in three
- * stages; where there are none, or codes become values on their way, threads load the next head-
- * block before they multiply one and store it in the other of two stages behind that.  A warp keeps
- * its queries, the largest score, the sum of weights and the weighted values in registers; its
- * weights are in the right places for the second product as they come out of the first one. Of 16
- * queries the tensor cores of an A100 take as long as shared memory takes to bring them keys and
+ * stages; where there are none, or codes become values on their way, threads load the next
+ * head-block before they multiply one and store it in the other of two stages behind that.  A warp
+ * keeps its queries, the largest score, the sum of weights and the weighted values in registers;
+ * its weights are in the right places for the second product as they come out of the first one.  Of
+ * 16 queries the tensor cores of an A100 take as long as shared memory takes to bring them keys and
  * values, those of an H100 less: on both a warp has 32, and of heads of 96 and 128, which leave few
  * registers for them, queries lie in shared memory as lanes take them.  Every sum of a row is that
  * row's own, in one order, and a head-block of which it sees nothing changes none: a row has the
@@ -137,6 +137,7 @@ AQ_DEVICE_FN uint8_t *block_at(const struct aq_attn_seq *s, uint32_t head, uint3
     return at < blocks ? aq_cu_block(s, head, at) : NULL;
 }
 
+/* All that a block of threads does. */
 template <enum aq_dtype T, uint32_t D, uint32_t M> AQ_DEVICE_FN void attend(const struct aq_attn &a)
 {
     constexpr enum aq_dtype C = T == AQ_BF16 ? AQ_BF16 : AQ_F16;
