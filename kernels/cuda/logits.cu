@@ -5,7 +5,7 @@
 
 enum {
     LOGITS_THREADS = 512,
-    FLIGHT = 16, /* logits that a thread has asked for before it looks at the first */
+    FLIGHT = 20, /* logits that a thread has asked for before it looks at the first */
 };
 
 /* A thread's logits [FLIGHT] of one turn; -INFINITY past the last, which `bad` does not count. */
