@@ -3,6 +3,10 @@
  * dynamically; a tile owns its outputs, so which worker runs it never changes a result.  One grid
  * runs at a time, started by the one thread that owns the pool; that thread works too.
  *
+ * A second thread may have grids of its own at the same time, on the same workers: it owns the
+ * pool's aside (aq_pool_aside).  While both owners have work a share of the workers serves the aside
+ * and the others the pool; while one has work all serve it, and the other owner helps.
+ *
  * Workers may stand in groups, each near memory of its own (a NUMA node).  Then every grid is cut
  * between the groups, from its first tile to its last, as the workers are; a group takes its own
  * tiles first, and those that others have left after that.  Who lays data that tiles read in parts
@@ -55,8 +59,8 @@ uint32_t aq_pool_threads(const struct aq_pool *p);
 /* For pools that take turns on the same CPUs: worker i stays on the i-th CPU that the process may
  * use.  Otherwise the system tends to wake a worker on the CPU of the thread that woke it, and
  * another CPU stays idle.  Returns 1 + the CPU for the thread that owns the pool, which must bind
- * itself; 0, and nothing changes, if there are not as many workers as CPUs or the system forbids
- * it. */
+ * itself; 0, and nothing changes, if there are not as many workers as CPUs, if they stand in
+ * groups, or if the system forbids it.  Of a pool's aside, once the pool is bound: 1 + the CPU of the last worker. */
 uint32_t aq_pool_bind(struct aq_pool *p);
 
 /* Puts the workers in groups, of at least one each, and group g's on cpus[g]; the thread that owns
@@ -65,6 +69,22 @@ uint32_t aq_pool_bind(struct aq_pool *p);
 bool aq_pool_spread(struct aq_pool *p, const struct aq_groups *groups,
                     const struct aq_cpus cpus[AQ_GROUPS_MAX]);
 const struct aq_groups *aq_pool_groups(const struct aq_pool *p);
+
+/* The pool's aside: a pool of the same workers, in the same groups, for grids of a second thread,
+ * which owns it.  Closed with the pool. */
+struct aq_pool *aq_pool_aside(struct aq_pool *p);
+/* From now on each owner helps the other: as many threads run as the pool has, which the last
+ * worker leaves.  While both have work, `share` of them serve the aside, the second owner among
+ * them: at least 1, and less than all where there are several.  Once, while no grid runs. */
+void aq_pool_pair(struct aq_pool *p, uint32_t share);
+/* Around the work of an owner, of as many grids as there are in it: between them its workers
+ * stay. */
+void aq_pool_begin(struct aq_pool *p);
+void aq_pool_end(struct aq_pool *p);
+/* For the owner of one, which has no work: it serves the other one, or sleeps, until it is called.
+ * From any thread; a call that comes first counts. */
+void aq_pool_help(struct aq_pool *p);
+void aq_pool_call(struct aq_pool *p);
 
 /* Returns when all tiles are done; their outputs are visible to the caller.  Never allocates. */
 void aq_pool_run(struct aq_pool *p, aq_tile_fn *fn, void *arg, uint32_t tiles);
@@ -80,7 +100,8 @@ struct aq_claims {
 };
 #define AQ_NO_TILE UINT32_MAX
 void aq_claims_open(struct aq_claims *c, const struct aq_pool *p, uint32_t units, uint32_t each);
-/* The next tile for this worker; AQ_NO_TILE: none is left. */
+/* The next tile for this worker; AQ_NO_TILE: none is left, or the worker is to serve others: the
+ * owner, whose tile is the first of the grid, gets those that are left. */
 uint32_t aq_claims_next(struct aq_claims *c, const struct aq_pool *p, uint32_t worker);
 
 #endif

@@ -141,6 +141,14 @@ enum aq_stream_side {
     AQ_STREAM_HOST,   /* on a thread of the host, also when the device is a GPU */
 };
 
+/* What a stream's thread does in real time while none of its jobs may start, instead of sleeping:
+ * fn(user), which returns soon after call(user), or at once if that came before.  call is called by
+ * any thread. */
+struct aq_stream_idle {
+    void (*fn)(void *user), (*call)(void *user);
+    void *user;
+};
+
 struct aq_device_stream_opts {
     const char *name; /* static string: "compute", "h2d" ... (the first 15 bytes name the thread) */
     enum aq_stream_side side;
@@ -149,7 +157,8 @@ struct aq_device_stream_opts {
                        in order and end in any order, as on a disk with a queue */
     int nice;       /* of the thread, 0..19, on top of the process's */
     bool first;     /* of a GPU's streams: what copies by kernels must not wait for products */
-    bool bind;      /* the thread runs on CPU number `cpu` alone, where that is allowed */
+    struct aq_stream_idle idle; /* fn NULL: sleeps; not of a GPU's device */
+    bool bind; /* the thread runs on CPU number `cpu` alone, where that is allowed */
     uint32_t cpu;
 };
 

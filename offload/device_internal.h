@@ -51,7 +51,7 @@ struct aq_device_stream {
     /* real time */
     pthread_t thread;
     pthread_cond_t wake;
-    bool stop;
+    bool stop, idles;                       /* idles: its thread is in opts.idle.fn */
     const struct aq_device_stream *awaited; /* the stream that its thread sleeps for, or NULL */
     uint64_t ready_ns; /* earliest time at which the next copy could have begun */
 

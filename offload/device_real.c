@@ -36,14 +36,37 @@ static void dress_thread(const struct aq_device_stream_opts *opts)
     }
 }
 
+/* May the entry at its head start, or is the stream to stop?  Under the lock. */
+static bool is_ready(const struct aq_device_stream *s)
+{
+    if (aq_stream_empty(s))
+        return s->stop;
+    const struct aq_entry *e = aq_entry_at(s, atomic_load(&s->finished));
+    for (uint32_t i = 0; i < e->waits.count; i++) {
+        if (!aq_wait_over(&e->waits.at[i]))
+            return false;
+    }
+    return true;
+}
+
+/* Something has changed that the stream's thread may be waiting for.  Under the lock. */
+static void rouse(struct aq_device_stream *s)
+{
+    const struct aq_stream_idle *idle = &s->opts.idle;
+    if (!idle->fn)
+        pthread_cond_signal(&s->wake);
+    else if (s->idles && is_ready(s))
+        idle->call(idle->user);
+}
+
 void aq_stream_finish_head(struct aq_device_stream *s)
 {
     struct aq_device *d = s->d;
     uint64_t finished = atomic_load_explicit(&s->finished, memory_order_relaxed) + 1;
     atomic_store_explicit(&s->finished, finished, memory_order_release);
     for (uint32_t i = 0; i < d->stream_count; i++) {
-        if (d->stream[i]->awaited == s)
-            pthread_cond_signal(&d->stream[i]->wake);
+        if (d->stream[i]->awaited == s || d->stream[i]->idles)
+            rouse(d->stream[i]);
     }
     if (finished == s->submitted)
         pthread_cond_broadcast(&d->idle);
@@ -63,6 +86,22 @@ static void wait_for_others(struct aq_device_stream *s, const struct aq_entry *e
     s->awaited = NULL;
     if (slept)
         s->ready_ns = aq_clock_ns();
+}
+
+/* As aq_stream_await and wait_for_others, doing something else meanwhile. */
+static bool idle(struct aq_device_stream *s)
+{
+    bool idled = false;
+    for (; !is_ready(s); idled = true) {
+        s->idles = true;
+        pthread_mutex_unlock(&s->d->lock);
+        s->opts.idle.fn(s->opts.idle.user);
+        pthread_mutex_lock(&s->d->lock);
+        s->idles = false;
+    }
+    if (idled)
+        s->ready_ns = aq_clock_ns();
+    return !aq_stream_empty(s);
 }
 
 /* Carries out a job or copy, without the lock. */
@@ -86,9 +125,10 @@ static void *stream_main(void *arg)
     struct aq_device *d = s->d;
     dress_thread(&s->opts);
     pthread_mutex_lock(&d->lock);
-    while (aq_stream_await(s)) {
+    while (s->opts.idle.fn ? idle(s) : aq_stream_await(s)) {
         struct aq_entry *e = aq_entry_at(s, atomic_load(&s->finished));
-        wait_for_others(s, e);
+        if (!s->opts.idle.fn)
+            wait_for_others(s, e);
         bool skip = d->failed != 0;
         pthread_mutex_unlock(&d->lock);
         if (skip) {
@@ -134,7 +174,7 @@ static void real_submit(struct aq_device_stream *s)
     pthread_mutex_lock(&s->d->lock);
     s->submitted++;
     if (!s->awaited)
-        pthread_cond_signal(&s->wake);
+        rouse(s);
     pthread_mutex_unlock(&s->d->lock);
 }
 
@@ -142,7 +182,7 @@ static void real_stream_close(struct aq_device_stream *s)
 {
     pthread_mutex_lock(&s->d->lock);
     s->stop = true;
-    pthread_cond_signal(&s->wake);
+    rouse(s);
     pthread_mutex_unlock(&s->d->lock);
     pthread_join(s->thread, NULL);
     pthread_cond_destroy(&s->wake);

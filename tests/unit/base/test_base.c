@@ -199,6 +199,121 @@ static void claims_are_of_whole_units_and_come_once(void **state)
     }
 }
 
+/* Two owners of one crew: grids of plain tiles and of claims, at the same time or one of them
+ * idle. */
+struct pair {
+    struct aq_pool *pool;
+    uint32_t threads, rounds;
+    atomic_uint running[8]; /* by number of the worker in this pool: one tile at a time */
+    atomic_uint by[60];
+    struct aq_claims claims;
+    atomic_uint helped; /* tiles of others than the owner */
+    atomic_uint wanted; /* rounds that the owner is called for; */
+    atomic_uint done;   /* and has run */
+    atomic_bool over;
+};
+
+static void alone_with_its_number(struct pair *p, uint32_t worker)
+{
+    assert_true(worker < p->threads);
+    assert_int_equal(atomic_exchange(&p->running[worker], 1), 0);
+    atomic_fetch_add(&p->helped, worker > 0);
+    for (volatile int i = 0; i < 300; i++)
+        ;
+    atomic_store(&p->running[worker], 0);
+}
+
+static void pair_tile(void *arg, uint32_t tile, uint32_t worker)
+{
+    struct pair *p = arg;
+    alone_with_its_number(p, worker);
+    atomic_fetch_add(&p->by[tile], 1);
+}
+
+static void pair_claims(void *arg, uint32_t tile, uint32_t worker)
+{
+    struct pair *p = arg;
+    for (uint32_t t; (t = aq_claims_next(&p->claims, p->pool, worker)) != AQ_NO_TILE;) {
+        alone_with_its_number(p, worker);
+        atomic_fetch_add(&p->by[t], 1);
+    }
+}
+
+static void run_pair(struct pair *p, uint32_t round)
+{
+    uint32_t tiles = 1 + round % 60;
+    memset(p->by, 0, sizeof(p->by));
+    aq_pool_begin(p->pool);
+    if (round % 3 == 0) {
+        aq_claims_open(&p->claims, p->pool, tiles, 1);
+        aq_pool_run(p->pool, pair_claims, p, tiles < p->threads ? tiles : p->threads);
+    } else {
+        aq_pool_run(p->pool, pair_tile, p, tiles);
+    }
+    if (round % 2)
+        aq_pool_end(p->pool);
+    for (uint32_t t = 0; t < 60; t++)
+        assert_int_equal(p->by[t], t < tiles);
+    if (round % 2 == 0)
+        aq_pool_end(p->pool);
+}
+
+static void *owner_main(void *arg)
+{
+    struct pair *p = arg;
+    while (!atomic_load(&p->over)) {
+        if (p->done < p->wanted)
+            run_pair(p, p->done++);
+        else
+            aq_pool_help(p->pool);
+    }
+    return NULL;
+}
+
+static void two_owners_share_workers_and_help_each_other(void **state)
+{
+    static const uint32_t threads[] = {1, 2, 3, 5};
+    enum { ROUNDS = 1500 };
+    uint32_t helped = 0;
+    for (size_t i = 0; i < AQ_ARRAY_LEN(threads); i++) {
+        struct aq_pool *pool;
+        assert_int_equal(aq_pool_open(&pool, threads[i], NULL), 0);
+        struct pair *pair = calloc(2, sizeof(*pair));
+        pthread_t owner[2];
+        pair[0].pool = pool;
+        pair[1].pool = aq_pool_aside(pool);
+        aq_pool_pair(pool, threads[i] > 2 ? threads[i] - 2 : 1);
+        for (uint32_t k = 0; k < 2; k++) {
+            pair[k].threads = threads[i];
+            assert_int_equal(aq_pool_threads(pair[k].pool), threads[i]);
+            assert_int_equal(pthread_create(&owner[k], NULL, owner_main, &pair[k]), 0);
+        }
+        /* Now both have work, now only one. */
+        for (uint32_t round = 0; round < ROUNDS; round++) {
+            for (uint32_t k = 0; k < 2; k++) {
+                if ((round / 50 + k) % 3 == 0 && round % 50)
+                    continue;
+                atomic_fetch_add(&pair[k].wanted, 1);
+                aq_pool_call(pair[k].pool);
+            }
+            if (round % 100 == 99)
+                usleep(500);
+        }
+        for (uint32_t k = 0; k < 2; k++) {
+            while (pair[k].done < pair[k].wanted)
+                usleep(100);
+            atomic_store(&pair[k].over, true);
+            aq_pool_call(pair[k].pool);
+            assert_int_equal(pthread_join(owner[k], NULL), 0);
+            assert_true(pair[k].done > ROUNDS / 3);
+            helped += pair[k].helped;
+        }
+        free(pair);
+        aq_pool_close(pool);
+    }
+    assert_true(helped > 0);
+}
+
 struct small_grid {
     uint32_t tiles;
     atomic_uint ran[8];
@@ -322,6 +437,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(groups_begin_with_their_own_share),
     cmocka_unit_test(claims_are_of_whole_units_and_come_once),
     cmocka_unit_test(late_workers_find_nothing_of_an_old_grid),
+    cmocka_unit_test(two_owners_share_workers_and_help_each_other),
     cmocka_unit_test(memory_beyond_the_limit_is_refused_with_figures),
     cmocka_unit_test(json_errors_name_the_position),
     cmocka_unit_test(quoted_bytes_are_printable_and_bounded),

@@ -5,6 +5,8 @@
 #include "tests/unit/offload/device_rig.h"
 
 #include <sched.h>
+#include <semaphore.h>
+#include <stdatomic.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -497,6 +499,86 @@ static void a_thread_runs_where_and_how_it_is_told(void **state)
     rig_close(&r);
 }
 
+/* A thread that has something else to do is called when a job may start, and not before: neither
+ * when the stream is empty nor while its first job waits for another stream. */
+struct elsewhere {
+    sem_t called;
+    atomic_uint went, calls;
+};
+
+static void go_elsewhere(void *arg)
+{
+    struct elsewhere *e = arg;
+    atomic_fetch_add(&e->went, 1);
+    while (sem_wait(&e->called))
+        ;
+}
+
+static void call_back(void *arg)
+{
+    struct elsewhere *e = arg;
+    atomic_fetch_add(&e->calls, 1);
+    sem_post(&e->called);
+}
+
+static int hold(void *arg, void *native)
+{
+    (void)native;
+    while (sem_wait(arg))
+        ;
+    return 0;
+}
+
+static void an_idle_thread_is_called_when_a_job_may_start(void **state)
+{
+    (void)state;
+    enum { JOBS = 200 };
+    struct rig r;
+    struct elsewhere e = {0};
+    sem_t held;
+    static struct log log;
+    static struct note note;
+    rig_open(&r, (struct rig_opts){.real = true});
+    sem_init(&e.called, 0, 0);
+    sem_init(&held, 0, 0);
+    struct aq_device_stream *other = rig_stream(&r, "h2d", 8, 1), *s;
+    struct aq_device_stream_opts o = {.name = "compute",
+                                      .side = AQ_STREAM_DEVICE,
+                                      .depth = 8,
+                                      .idle = {go_elsewhere, call_back, &e}};
+    assert_int_equal(aq_device_stream_open(&s, r.d, &o, NULL), 0);
+    note = (struct note){&log, 7, 0};
+    log.count = 0;
+    for (uint32_t i = 0; i < JOBS; i++) {
+        struct aq_device_job wait = {
+            .fn = hold, .arg = &held, .token = AQ_TOKEN_NONE, .cost_ns = 1};
+        struct aq_device_job job = {
+            .fn = write_note, .arg = &note, .token = i, .cost_ns = 1, .done = r.done};
+        if (i % 2) {
+            assert_int_equal(aq_device_run(other, &wait), 0);
+            aq_device_follow(s, other, aq_device_mark(other));
+        }
+        while (!i && !atomic_load(&e.went))
+            usleep(50);
+        uint32_t calls = atomic_load(&e.calls);
+        assert_int_equal(aq_device_run(s, &job), 0);
+        if (i % 8 == 1) { /* the job waits, and so its thread is left alone */
+            usleep(300);
+            assert_int_equal(atomic_load(&e.calls), calls);
+        }
+        if (i % 2)
+            sem_post(&held);
+        rig_expect(&r, i, 0);
+    }
+    assert_int_equal(log.count, JOBS);
+    assert_true(e.went >= 1 && e.calls >= 1);
+    aq_device_stream_close(s);
+    aq_device_stream_close(other);
+    sem_destroy(&e.called);
+    sem_destroy(&held);
+    rig_close(&r);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(jobs_of_a_stream_run_in_the_order_of_submission),
     cmocka_unit_test(a_full_stream_says_so_and_loses_nothing),
@@ -510,6 +592,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(pinning_makes_foreign_memory_fit_for_copies),
     cmocka_unit_test(a_failed_job_ends_everything_once),
     cmocka_unit_test(a_thread_runs_where_and_how_it_is_told),
+    cmocka_unit_test(an_idle_thread_is_called_when_a_job_may_start),
     cmocka_unit_test(drain_leaves_nothing_unfinished_or_untold),
 };
 AQ_TEST_MAIN(tests)
