@@ -380,6 +380,11 @@ struct aq_block_tiles aq_block_tiles(const struct aq_plan *p, const struct aq_mo
     return t;
 }
 
+bool aq_block_host_lane(const struct aq_block *b)
+{
+    return b->plan.side_by_side || aq_program_host_computes(&b->program);
+}
+
 static void fill_ledger(struct aq_block *b, const struct aq_block_inputs *in)
 {
     const struct aq_model_steps *m = in->steps;
@@ -408,7 +413,7 @@ static void fill_ledger(struct aq_block *b, const struct aq_block_inputs *in)
     add(l, AQ_HOST, "sampler", (uint64_t)in->threads * m->vocab * 12);
     add(l, AQ_HOST, "scratch", (uint64_t)in->threads * in->scratch_bytes_per_thread);
     add(l, AQ_HOST, "codes", in->codes_bytes);
-    if (aq_program_host_computes(&b->program))
+    if (aq_block_host_lane(b))
         add(l, AQ_HOST, "scratch (host lane)",
             (uint64_t)in->threads * in->scratch_bytes_per_thread);
     if (aq_program_host_products(&b->program))
@@ -528,10 +533,10 @@ static uint64_t ring_bytes(const struct aq_block_inputs *in, const struct aq_pla
 }
 
 /* Bytes of the step's group where groups join steps: about those of the step and the one before.  A
- * layer that is one step lies in a group of its own, or, with attention on the host, its second
- * half lies in a group with what follows. */
+ * layer that is one step lies in a group of its own, or, with attention on a lane beside, its
+ * second half lies in a group with what follows. */
 static uint64_t joined_bytes(const struct aq_block_inputs *in, const struct aq_placement *placement,
-                             uint32_t j, bool host_attends)
+                             uint32_t j, bool beside)
 {
     const struct aq_step_desc *d = &in->steps->step[j];
     uint64_t bytes = ring_bytes(in, placement, j, AQ_OP_KIND_COUNT);
@@ -539,7 +544,7 @@ static uint64_t joined_bytes(const struct aq_block_inputs *in, const struct aq_p
         return bytes;
     if (d[-1].kind != AQ_STEP_ATTENTION || d->kind == AQ_STEP_MLP)
         return bytes + ring_bytes(in, placement, j - 1, AQ_OP_KIND_COUNT);
-    if (!host_attends)
+    if (!beside)
         return bytes;
     enum aq_op_kind next = d->kind == AQ_STEP_ATTENTION ? AQ_OP_PRE : AQ_OP_KIND_COUNT;
     return ring_bytes(in, placement, j - 1, AQ_OP_POST) + ring_bytes(in, placement, j, next);
@@ -549,11 +554,11 @@ static uint64_t joined_bytes(const struct aq_block_inputs *in, const struct aq_p
 static uint64_t group_bytes(const struct aq_block_inputs *in, const struct aq_placement *placement,
                             bool split_mlp)
 {
-    bool host_attends = in->separate && in->attention != AQ_ATTEND_DEVICE;
-    bool joined = in->fuse_layer || host_attends;
+    bool beside = in->side_by_side || (in->separate && in->attention != AQ_ATTEND_DEVICE);
+    bool joined = in->fuse_layer || beside;
     uint64_t most = 0;
     for (uint32_t j = 0; j < in->steps->step_count; j++) {
-        uint64_t bytes = joined ? joined_bytes(in, placement, j, host_attends)
+        uint64_t bytes = joined ? joined_bytes(in, placement, j, beside)
                                 : ring_bytes(in, placement, j, AQ_OP_KIND_COUNT);
         if (split_mlp && !joined && in->steps->step[j].kind == AQ_STEP_MLP)
             bytes = aq_max_u64(ring_bytes(in, placement, j, AQ_OP_MLP_UP),
@@ -620,6 +625,7 @@ static struct aq_block_inputs settled(const struct aq_block_inputs *in,
 {
     struct aq_block_inputs s = *in;
     bool away = placement->kv.percent[AQ_DEVICE] < 100;
+    s.side_by_side &= !in->separate && in->micro_batches > 1;
     if (!in->separate)
         s.attention = AQ_ATTEND_DEVICE;
     else if (in->attention_auto)
@@ -702,6 +708,22 @@ static int check_read(const struct aq_block_inputs *in, const struct aq_placemen
                     in->kv.read);
 }
 
+/* Attention beside products is the work of the same threads, for other micro-batches. */
+static int check_beside(const struct aq_block_inputs *in, struct aq_err *reterr)
+{
+    if (!in->side_by_side)
+        return 0;
+    if (in->separate)
+        return aq_error(reterr, -EINVAL,
+                        "--side-by-side on: this is for a CPU that computes all; beside a device "
+                        "with memory of its own the host attends with --attention host");
+    if (in->micro_batches == 1)
+        return aq_error(reterr, -EINVAL,
+                        "--side-by-side on: while one micro-batch is attended another must have "
+                        "products; expected --micro-batches 2 or more, found 1");
+    return 0;
+}
+
 int aq_block_make(struct aq_block *b, const struct aq_block_inputs *given,
                   const struct aq_placement *placement, uint32_t seats, struct aq_err *reterr)
 {
@@ -713,6 +735,7 @@ int aq_block_make(struct aq_block *b, const struct aq_block_inputs *given,
     *b = (struct aq_block){.program = b->program, .stream = b->stream};
     int rc = check_cross(in, placement, reterr);
     rc = rc < 0 ? rc : check_profiled(in, reterr);
+    rc = rc < 0 ? rc : check_beside(given, reterr);
     rc = rc < 0 ? rc : check_read(in, placement, reterr);
     if (rc < 0)
         return rc;
@@ -723,6 +746,7 @@ int aq_block_make(struct aq_block *b, const struct aq_block_inputs *given,
     p->host_products = in->separate ? in->host_products : 0;
     p->ring_steps = in->prefetch_bytes ? 0 : in->ring_steps;
     p->fuse_layer = in->fuse_layer;
+    p->side_by_side = in->side_by_side;
     p->alternate = in->alternate;
     p->workspaces = in->separate ? 2 : 1;
     p->kv_stages = p->hidden_slots = 2;

@@ -48,6 +48,9 @@ struct aq_block_inputs {
     double split_host;
     bool one_side; /* a chosen side is never split: the bits of host and device differ */
     bool separate, fuse_layer, alternate;
+    /* struct aq_plan, where there are several micro-batches and no separate device; and whether the
+     * planner may choose it, where the machine's rates are known. */
+    bool side_by_side, side_by_side_auto;
     bool gpu;                /* the separate device is a GPU: struct aq_gpu_sizes */
     uint64_t context_bytes;  /* held by the GPU's driver */
     double host_products;    /* percent: struct aq_plan */
@@ -112,6 +115,9 @@ int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *in, stru
  * everything on disk that may be there.  -EINVAL: no program can be built; -ENOMEM: of this
  * process. */
 int aq_block_least(struct aq_block *ret, const struct aq_block_inputs *in, struct aq_err *reterr);
+
+/* Has the lane host_compute work: for a separate device, or side by side? */
+bool aq_block_host_lane(const struct aq_block *b);
 
 /* Name of a slot class's buffer in the ledger and in the account of memory; NULL: the class has no
  * buffer of its own. */

@@ -392,6 +392,7 @@ int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *given,
         rc = refuse_least(given, reterr);
     if (rc == 0)
         rc = aq_planner_share_work(&b, in, reterr);
+    rc = rc < 0 ? rc : aq_planner_beside(&b, in, reterr);
     rc = rc < 0 ? rc : aq_program_order(&b.program, reterr);
     if (rc < 0) {
         aq_block_close(&b);

@@ -36,7 +36,6 @@ static bool lane_fits(uint8_t kind, uint8_t lane)
     case AQ_OP_WRITE: return lane == AQ_LANE_DISK_WRITE;
     case AQ_OP_H2D: return lane == AQ_LANE_H2D || lane == AQ_LANE_H2D_WEIGHTS;
     case AQ_OP_D2H: return lane == AQ_LANE_D2H;
-    case AQ_OP_ATTN_DEVICE:
     case AQ_OP_MERGE: return lane == AQ_LANE_COMPUTE;
     case AQ_OP_ATTN_HOST:
     case AQ_OP_PRODUCT_HOST: return lane == AQ_LANE_HOST_COMPUTE;

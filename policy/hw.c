@@ -149,6 +149,23 @@ static struct aq_hw_attention attention_of(const struct aq_hw_side *side, uint32
     return ret;
 }
 
+/* Threads, not in whole ones, that attend decode rows as fast as all do.  Where keys go more slowly
+ * than those that are read alone, arithmetic holds them up, which is the work of all. */
+static double threads_needed(const struct aq_hw_side *side, double bytes_per_s)
+{
+    static const double as_fast = 0.9;
+    double one = side->attention_thread_bytes_per_s, all = side->attention_bytes_per_s;
+    if (one <= 0 || bytes_per_s < as_fast * all)
+        return side->threads;
+    return fmax(1, fmin(side->threads, all / one));
+}
+
+uint32_t aq_hardware_aside(const struct aq_hw_side *side)
+{
+    return (uint32_t)fmax(
+        1, fmin(ceil(threads_needed(side, side->attention_bytes_per_s)), floor(side->threads / 2)));
+}
+
 static void scale(struct aq_hw_attention *a, double decode, double prefill)
 {
     a->bytes_per_s *= decode;
@@ -160,6 +177,7 @@ static void scale(struct aq_hw_attention *a, double decode, double prefill)
 void aq_hardware_scale_attention(struct aq_hw_side *side, double decode, double prefill)
 {
     side->attention_bytes_per_s *= decode;
+    side->attention_thread_bytes_per_s *= decode;
     side->decode_head_s /= decode;
     side->attention_flops_per_s *= prefill;
     side->prefill_head_s /= prefill;
@@ -190,7 +208,8 @@ static double spared_bytes(const struct aq_hw_side *side, const struct aq_op_cos
 static void need_compute(struct aq_op_need *n, const struct aq_hardware *hw, const struct aq_op *op,
                          const struct aq_op_cost *cost, enum aq_dtype compute)
 {
-    bool on_device = op->lane == AQ_LANE_COMPUTE;
+    bool beside = op->kind == AQ_OP_ATTN_DEVICE && op->lane == AQ_LANE_HOST_COMPUTE;
+    bool on_device = op->lane == AQ_LANE_COMPUTE || beside;
     const struct aq_hw_side *side = on_device ? &hw->device : &hw->host;
     bool on_host = !on_device || hw->device_on_host;
     bool prefill = op->kind == AQ_OP_ATTN_PREFILL;
@@ -220,6 +239,10 @@ static void need_compute(struct aq_op_need *n, const struct aq_hardware *hw, con
     n->work_s += (double)cost->heads * (prefill ? attend.prefill_head_s : attend.decode_head_s);
     n->work_s += seconds(row_bytes, memory_rate) + joint_s;
     n->threads = on_host ? side->threads : 0;
+    if (beside) { /* cores that it can do without are not taken from products */
+        n->aside = aq_hardware_aside(side);
+        n->threads = fmax(n->aside, threads_needed(side, attend.bytes_per_s));
+    }
     if (on_host) {
         n->shared_s[AQ_RESOURCE_CORES] = seconds(n->work_s * n->threads, hw->cores);
         n->shared_s[AQ_RESOURCE_HOST_MEMORY] = seconds(bytes + row_bytes, memory_rate);

@@ -37,7 +37,10 @@ struct aq_hw_side {
     double product_bytes_per_s;                 /* weights through a product of one row */
     double code_bytes_per_s[2];                 /* the same of int8 and int4; 0: as of floats */
     double attention_bytes_per_s;               /* keys and values read for decode rows */
-    double unpack_bytes_per_s;                  /* packed weights to the compute type */
+    /* The same by one thread, with heads of AQ_HW_HEAD and a head of keys each.  0: unknown, then
+     * all threads are taken to be needed. */
+    double attention_thread_bytes_per_s;
+    double unpack_bytes_per_s; /* packed weights to the compute type */
     /* Further seconds for each query head of a decode row, and of a prompt row. */
     double decode_head_s, prefill_head_s;
     /* The share of these rates that products of aq_hw_rows[] rows reach, by the format of their
@@ -84,6 +87,10 @@ double aq_hardware_wake(const struct aq_hardware *hw, enum aq_lane lane);
  * of a sum beside its terms is paid once in K terms. */
 double aq_hardware_shortness(uint32_t k);
 
+/* Threads that attend decode rows beside products (struct aq_plan: side_by_side): as many as reach
+ * the rate of all, but no more than half. */
+uint32_t aq_hardware_aside(const struct aq_hw_side *side);
+
 /* Attention of decode rows, and of prompt rows, so many times as fast with heads of every size. */
 void aq_hardware_scale_attention(struct aq_hw_side *side, double decode, double prefill);
 
@@ -114,7 +121,8 @@ struct aq_op_need {
     double
         shared_s[AQ_RESOURCE_SHARED_COUNT]; /* seconds of each whole resource; mostly <= work_s */
     double threads;                         /* threads that compete for cores */
-    enum aq_resource limit;                 /* the resource that decides work_s */
+    double aside; /* of attention beside products: so many that products then do without */
+    enum aq_resource limit; /* the resource that decides work_s */
 };
 
 /* work_s is not finite where the machine has no rate for the op. */

@@ -202,7 +202,7 @@ void aq_kv_layout_tables(struct aq_kv_table_layout *ret, const struct aq_plan *p
             ret->head_blocks = blocks;
     }
     if (ret->head_blocks) {
-        uint64_t places = (plan->separate ? 2ull : 1ull) * s->micro_batch * kv_heads;
+        uint64_t places = (uint64_t)aq_plan_attending(plan) * s->micro_batch * kv_heads;
         bool ragged = aq_kv_policy_ragged(&plan->kv);
         ret->spread = place(&ret->bytes, places * ret->head_blocks * sizeof(void *));
         ret->now = place(&ret->bytes, places * sizeof(uint32_t));

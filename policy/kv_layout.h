@@ -122,7 +122,7 @@ struct aq_kv_table_layout {
     /* For heads that hold different numbers of slots, or choose what they read; else all 0. */
     uint32_t head_blocks; /* most head-blocks that are read of one head */
     uint64_t spread;      /* addresses [lanes][micro_batch][kv_heads][head_blocks], of one op on
-                             either compute lane, of which there are two beside a separate device */
+                             either of the lanes that attend: aq_plan_attending() */
     uint64_t now;         /* u32 [lanes][micro_batch][kv_heads]: slots in use, likewise */
     uint64_t chosen;      /* u32 [lanes][micro_batch][kv_heads][head_blocks]: those chosen */
     uint64_t len;         /* u32 [seats][layers][kv_heads]: slots kept of the prompt */

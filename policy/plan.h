@@ -84,12 +84,22 @@ struct aq_plan {
      * two ops are kept, for all rows of the micro-batch. */
     bool split_mlp;
     bool alternate; /* steps visit micro-batches up and down in turn */
-    bool unpack;    /* weights in a quantised format are unpacked once per step and pass */
+    /* Decode rows are attended on a lane of their own, beside the products of other micro-batches,
+     * by the same threads (hw.h: aq_hardware_aside).  Never with a separate device, and only with
+     * several micro-batches. */
+    bool side_by_side;
+    bool unpack; /* weights in a quantised format are unpacked once per step and pass */
     /* Percent of the layers' panels in host memory that do not stream to a separate device: the
      * host computes the columns of these panels, a share of every product.  In MLP this needs
      * split_mlp, because the rows between the halves must be moved to the host. */
     double host_products;
 };
+
+/* Lanes whose ops attend at the same time, with work space for each. */
+static inline uint32_t aq_plan_attending(const struct aq_plan *p)
+{
+    return p->separate || p->side_by_side ? 2 : 1;
+}
 
 /* Seats of a micro-batch whose KV lives in each tier: shares rounded to seats, the largest
  * remainders first; the numbers add up to count. */

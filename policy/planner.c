@@ -576,6 +576,58 @@ int aq_planner_search(struct aq_block *best, const struct aq_block_inputs *in,
     return rc;
 }
 
+/* Micro-batches that attention beside products is tried with, and how many times as fast it must
+ * be: it takes memory, and rates are known to a few percent. */
+static const uint32_t batches_beside[] = {1, 2, 3, 4, 6, 8};
+static const double beside_pays = 1.02;
+
+int aq_planner_beside(struct aq_block *best, const struct aq_block_inputs *in,
+                      struct aq_err *reterr)
+{
+    struct aq_forecast_work work = {
+        .steps = in->steps, .sequences = in->sequences, .refill = in->refill, .serial = in->serial};
+    const struct aq_block_shape *shape = &best->plan.shape;
+    struct aq_placement placement = best->plan.placement;
+    uint32_t seats = shape->micro_batch * shape->micro_batches, batches = shape->micro_batches;
+    struct aq_block_inputs made = *in;
+    struct aq_block other = {0};
+    struct aq_forecast f;
+    if (!in->side_by_side_auto || !in->hw || in->separate || in->serial || in->threads < 2 ||
+        in->hw->device.attention_thread_bytes_per_s <= 0)
+        return 0;
+    aq_forecast_mean(&work, in);
+    int rc = aq_program_order(&best->program, reterr);
+    rc = rc < 0 ? rc : aq_forecast_make(&f, best, &work, in->hw, reterr);
+    double least = beside_pays * f.gen_tok_s;
+    made.placement = &placement;
+    made.ring_steps = best->plan.ring_steps;
+    made.side_by_side = true;
+    for (size_t i = 0; rc == 0 && i < AQ_ARRAY_LEN(batches_beside); i++) {
+        made.micro_batches = batches_beside[i];
+        made.micro_batch = (uint32_t)aq_div_up(seats, made.micro_batches);
+        if (made.micro_batches < batches || (in->micro_batches && made.micro_batches != batches) ||
+            (in->micro_batch && made.micro_batch != in->micro_batch))
+            continue;
+        rc = aq_block_make(&other, &made, &placement, made.micro_batch, NULL);
+        if (rc == -ENOMEM)
+            aq_error_memory(reterr, "block: side by side");
+        if (rc < 0 || !aq_search_block_fits(&other, in)) {
+            rc = rc == -ENOMEM ? rc : 0;
+            continue;
+        }
+        rc = aq_program_order(&other.program, reterr);
+        rc = rc < 0 ? rc : aq_forecast_make(&f, &other, &work, in->hw, reterr);
+        if (rc < 0 || f.gen_tok_s <= least)
+            continue;
+        struct aq_block better = other;
+        other = *best;
+        *best = better;
+        least = f.gen_tok_s;
+    }
+    aq_block_close(&other);
+    return rc == -EINVAL ? 0 : rc; /* the machine has no rate for an op */
+}
+
 int aq_planner_share_work(struct aq_block *best, const struct aq_block_inputs *in,
                           struct aq_err *reterr)
 {

@@ -70,7 +70,8 @@ uint32_t aq_search_kind(const struct aq_search *s, const struct aq_block_shape *
 /* Makes s->now with these shares, fitting or not; negative: it cannot be built. */
 int aq_search_make(struct aq_search *s, const struct aq_shares_opts *o,
                    const struct aq_shares_found *f);
-/* Does s->now fit the budgets? */
+/* Does a block fit the budgets; does s->now? */
+bool aq_search_block_fits(const struct aq_block *b, const struct aq_block_inputs *in);
 bool aq_search_fits(const struct aq_search *s);
 /* Makes s->now with these shares; false: the block does not fit. */
 bool aq_search_make_fits(struct aq_search *s, const struct aq_shares_opts *o,

@@ -15,11 +15,16 @@
 static const double faster = 1.02, tie = 0.995;
 enum { SIMULATED_AS_BUILT = 2 };
 
-bool aq_search_fits(const struct aq_search *s)
+bool aq_search_block_fits(const struct aq_block *b, const struct aq_block_inputs *in)
 {
     double excess[AQ_TIER_COUNT];
-    aq_block_excess(excess, &s->now, s->given);
+    aq_block_excess(excess, b, in);
     return excess[AQ_DEVICE] <= 0 && excess[AQ_HOST] <= 0 && excess[AQ_DISK] <= 0;
+}
+
+bool aq_search_fits(const struct aq_search *s)
+{
+    return aq_search_block_fits(&s->now, s->given);
 }
 
 static uint64_t memory_of(const struct aq_block *b)

@@ -136,7 +136,7 @@ static void lay_slots(struct aq_builder *b)
     uint64_t hidden = rows * m->hidden * 4, qkv = rows * (width + 2 * kv_width) * 4;
     uint32_t n = s->micro_batches, w = b->workspaces, parts = plan->part_count;
     uint32_t host = b->host_parts ? w * parts : 0;
-    uint32_t unpacked = plan->unpack ? b->host_parts ? 4 : 2 : 0;
+    uint32_t unpacked = plan->unpack ? b->beside ? 4 : 2 : 0;
     b->p->slot_count = 0;
     add_class(b, AQ_SLOT_RING, b->stream->ring, device, b->stream->chunk_bytes);
     add_class(b, AQ_SLOT_STAGING, b->stream->staging, AQ_HOST, b->stream->chunk_bytes);
@@ -203,11 +203,12 @@ static void count_stages(struct aq_builder *b)
             b->on_host.count[part->side] = stages;
     }
     /* Each half of MLP is a group of its own, so all micro-batches lie between the two. */
-    bool apart = !b->host_parts && !plan->fuse_layer;
+    b->beside = b->host_parts || plan->side_by_side;
+    bool apart = !b->beside && !plan->fuse_layer;
     bool split = plan->split_mlp && aq_steps_have(b->steps, AQ_STEP_MLP);
     b->inner_slots = !split ? 0 : apart ? plan->shape.micro_batches : 1;
     b->workspaces = (uint32_t)aq_max_u64(plan->workspaces, 1);
-    if (b->host_parts) /* every micro-batch may have attention under way */
+    if (b->beside) /* every micro-batch may have attention under way */
         b->workspaces = plan->shape.micro_batches;
 }
 

@@ -22,6 +22,7 @@ struct aq_builder {
         uint32_t count[2], visit[2]; /* by enum aq_attention_side; visit: counts */
     } on_device, on_host;
     bool host_parts; /* some part is attended on the host */
+    bool beside;     /* a lane of its own attends decode rows: the host's, or side by side */
     /* HIDDEN slots: homes of residual streams, then working slots.  HIDDEN_HOST slots: homes, then
      * slots for streams on their way to and from disk. */
     uint32_t hidden_resident, hidden_work, hidden_host, hidden_transit;

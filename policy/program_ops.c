@@ -51,12 +51,12 @@ static void updates(struct aq_builder *b, struct aq_op *op, enum aq_slot_class c
 
 /* ---- groups ------------------------------------------------------------------------------ */
 
-/* Does a new group begin with this unit?  With attention on the host a group spans a layer's second
- * half and the next layer's first half, so that host and device work at the same time on different
- * micro-batches. */
+/* Does a new group begin with this unit?  With attention on a lane of its own a group spans a
+ * layer's second half and the next layer's first half, so that both lanes work at the same time on
+ * different micro-batches. */
 static bool begins_group(const struct aq_builder *b, enum unit_kind kind, uint32_t step)
 {
-    if (b->host_parts)
+    if (b->beside)
         return kind == UNIT_EMBED || kind == UNIT_POST;
     switch (kind) {
     case UNIT_POST: return false;
@@ -210,7 +210,7 @@ static void load_due(struct aq_builder *b, const struct order *o, uint32_t g, ui
 
 static uint32_t unpacked_slot(const struct aq_builder *b, uint32_t step)
 {
-    return step % (b->host_parts ? 4 : 2);
+    return step % (b->beside ? 4 : 2);
 }
 
 static void unpack_step(struct aq_builder *b, uint32_t step)
@@ -398,12 +398,15 @@ static void store_kv(struct aq_builder *b, const struct att *a)
     updates(b, op, AQ_SLOT_KV, a->home, kv_tag(a, -1), kv_tag(a, 0));
 }
 
-/* An attention op on the side where products run, which has q, k and v. */
+/* An attention op on the side where products run, which has q, k and v: on the lane of products, or
+ * of decode rows beside it. */
 static void attend_device(struct aq_builder *b, const struct att *a, bool prefill)
 {
     bool on_host = a->p->side == AQ_ATTEND_HOST, staged = a->p->staged || on_host;
-    struct aq_op *op = aq_build_op(b, prefill ? AQ_OP_ATTN_PREFILL : AQ_OP_ATTN_DEVICE,
-                                   AQ_LANE_COMPUTE, a->step, a->k, a->part);
+    bool aside = !prefill && b->plan->side_by_side;
+    struct aq_op *op =
+        aq_build_op(b, prefill ? AQ_OP_ATTN_PREFILL : AQ_OP_ATTN_DEVICE,
+                    aside ? AQ_LANE_HOST_COMPUTE : AQ_LANE_COMPUTE, a->step, a->k, a->part);
     uint32_t out = a->workspace * b->plan->part_count + a->part;
     struct aq_tag t = aq_build_tag(AQ_OBJECT_ATTENTION, a->step, a->k, a->part, 0);
     op->workspace = a->workspace;
@@ -498,11 +501,11 @@ static void attend_part(struct aq_builder *b, struct att *a)
     store_kv(b, a);
 }
 
-/* The copy of QKV and ATTENTION for micro-batch k: one of its own where the host may be
+/* The copy of QKV and ATTENTION for micro-batch k: one of its own where another lane may be
  * attending. */
 static uint32_t attention_workspace(const struct aq_builder *b, uint32_t k)
 {
-    return b->host_parts ? k : b->visit % b->workspaces;
+    return b->beside ? k : b->visit % b->workspaces;
 }
 
 static struct att of_part(const struct aq_builder *b, struct att a, uint32_t part)
@@ -614,7 +617,7 @@ static void emit_unit(struct aq_builder *b, const struct unit *u, uint32_t k)
 static uint32_t visitor(const struct aq_builder *b, uint32_t group, uint32_t i)
 {
     uint32_t batches = b->plan->shape.micro_batches;
-    bool down = b->plan->alternate && !b->host_parts && group % 2;
+    bool down = b->plan->alternate && !b->beside && group % 2;
     return down ? batches - 1 - i : i;
 }
 

@@ -55,6 +55,11 @@ struct model {
     double fixed[AQ_TIER_COUNT];          /* bytes with any shares: the head and its ring */
 };
 
+static bool is_beside(const struct model *m)
+{
+    return m->o->in->side_by_side && !m->separate && m->o->shape.micro_batches > 1;
+}
+
 /* ---- what an op takes ---- */
 
 static void add(struct demand *d, const struct model *m, enum aq_op_kind kind, enum aq_lane lane,
@@ -223,7 +228,8 @@ static void add_decode_kv(struct model *m, uint32_t kind)
     double brought = runs_shared(m, kind);
     struct demand *of = m->of[DECODE];
     for (int k = K_DEVICE; k <= K_DISK; k++)
-        add(&of[k], m, AQ_OP_ATTN_DEVICE, AQ_LANE_COMPUTE, joint, 1);
+        add(&of[k], m, AQ_OP_ATTN_DEVICE, is_beside(m) ? AQ_LANE_HOST_COMPUTE : AQ_LANE_COMPUTE,
+            joint, 1);
     for (int k = K_HOST; k <= K_DISK && m->separate; k++) {
         move(&of[k], m, AQ_OP_H2D,
              (all * ceil(before / AQ_HEAD_BLOCK_SLOTS) - brought) * (double)s->run_bytes);
@@ -286,7 +292,8 @@ static void fill_memory(struct model *m)
      * weights that stream. */
     const struct aq_block_inputs *in = m->o->in;
     double head = m->separate && !m->head_on_device ? m->head : 0;
-    bool joined = in->fuse_layer || (m->separate && m->o->shape.side != AQ_ATTEND_DEVICE);
+    bool joined =
+        in->fuse_layer || is_beside(m) || (m->separate && m->o->shape.side != AQ_ATTEND_DEVICE);
     double group = m->matrices / m->m->layers * (joined ? 1 : 0.5);
     double steps = m->o->shape.ring_steps > 0 ? m->o->shape.ring_steps : AQ_BLOCK_RING_STEPS;
     steps = in->prefetch_bytes ? 0 : steps;

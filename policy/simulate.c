@@ -18,7 +18,7 @@ struct running {
     double work_whole_s;
     double share[AQ_RESOURCE_SHARED_COUNT];               /* of each resource, at full speed */
     uint8_t takes[AQ_RESOURCE_SHARED_COUNT], takes_count; /* those it has a share of */
-    double threads;
+    double threads, aside;                                /* as struct aq_op_need has them */
     enum aq_resource own_limit;
     double speed;           /* of the work: 0..1 */
     enum aq_resource limit; /* the resource that slows the op now */
@@ -47,6 +47,7 @@ struct sim {
     uint64_t left;    /* ops of all passes */
     struct running *running;
     uint32_t running_count;
+    double aside; /* threads of attention that runs beside products */
     double now_s;
     struct sums sums, first, last; /* now; where the steady passes begin and end */
     struct aq_sim_result r;
@@ -59,10 +60,12 @@ static double taken(const struct running *x, uint32_t r)
     return x->overhead_s > 0 ? 0 : x->speed * x->share[r];
 }
 
-/* The weight of an op in sharing: its threads for cores, else 1. */
-static double weight(const struct running *x, uint32_t r)
+/* The weight of an op in sharing: the threads that it has for cores, else 1.  Attention beside
+ * products has its own number of them, and products the others. */
+static double weight(const struct sim *s, const struct running *x, uint32_t r)
 {
-    return r == AQ_RESOURCE_CORES && x->threads > 1 ? x->threads : 1;
+    double threads = x->aside > 0 ? x->aside : x->threads - s->aside;
+    return r == AQ_RESOURCE_CORES && threads > 1 ? threads : 1;
 }
 
 /* The max-min fair level (times weight) of a resource: ops that want more get this level, ops that
@@ -76,10 +79,10 @@ static double fair_level(const struct sim *s, uint32_t r)
         for (uint32_t i = 0; i < s->running_count; i++) {
             const struct running *x = &s->running[i];
             double want = taken(x, r);
-            if (want <= level * weight(x, r))
+            if (want <= level * weight(s, x, r))
                 settled += want;
             else
-                cut += weight(x, r);
+                cut += weight(s, x, r);
         }
         double next = cut > 0 ? (1 - settled) / cut : level;
         if (next <= level)
@@ -111,9 +114,11 @@ static uint32_t most_wanted(const struct sim *s)
  * overloaded.  Sharing only lowers speeds, so each resource is shared at most once. */
 static void set_speeds(struct sim *s)
 {
+    s->aside = 0;
     for (uint32_t i = 0; i < s->running_count; i++) {
         struct running *x = &s->running[i];
         x->speed = 1;
+        s->aside += x->aside;
         x->limit = x->overhead_s > 0 ? AQ_RESOURCE_OVERHEAD : x->own_limit;
     }
     uint32_t r;
@@ -121,7 +126,7 @@ static void set_speeds(struct sim *s)
         double level = fair_level(s, r);
         for (uint32_t i = 0; i < s->running_count; i++) {
             struct running *x = &s->running[i];
-            double most = level * weight(x, r), want = taken(x, r);
+            double most = level * weight(s, x, r), want = taken(x, r);
             if (want > most) {
                 x->speed *= most / want;
                 x->limit = (enum aq_resource)r;
@@ -217,6 +222,7 @@ static bool start(struct sim *s, uint32_t op, uint32_t pass)
         .work_s = need.work_s,
         .work_whole_s = need.work_s,
         .threads = need.threads,
+        .aside = need.aside,
         .own_limit = need.limit,
     };
     for (uint8_t r = 0; r < AQ_RESOURCE_SHARED_COUNT && need.work_s > 0; r++) {

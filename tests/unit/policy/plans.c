@@ -227,6 +227,8 @@ static void draw_plan(struct aq_plan *p, const struct aq_model_steps *m,
                    &(struct aq_kv_lengths){p->shape.prompt_max, p->shape.positions_max, 0});
     p->host_products =
         aq_prng_below(d->seed, 1, 12, 2) ? 1 + aq_prng_below(d->seed, 2, 12, 100) : 0;
+    p->side_by_side =
+        !p->separate && p->shape.micro_batches > 1 && aq_prng_below(d->seed, 4, 12, 2);
     /* The smallest panel of all: fc2's. */
     uint64_t panel = aq_panel_bytes(AQ_F32, 4 * m->hidden);
     p->chunk_bytes = aq_max_u64(p->chunk_bytes, panel);
@@ -356,7 +358,7 @@ void plans_check_block(const struct aq_block *b, const struct aq_block_inputs *i
         fail_msg("%s", err.text);
     assert_int_equal(aq_placement_check(&b->plan.placement, NULL), 0);
     uint64_t lane = aq_ledger_line(&b->ledger, AQ_HOST, "scratch (host lane)");
-    assert_int_equal(lane, aq_program_host_computes(&b->program)
+    assert_int_equal(lane, b->plan.side_by_side || aq_program_host_computes(&b->program)
                                ? (uint64_t)in->threads * in->scratch_bytes_per_thread
                                : 0);
 }

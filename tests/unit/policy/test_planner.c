@@ -416,6 +416,87 @@ static void a_layer_of_one_step_has_no_mlp_to_cut(void **state)
     aq_steps_close(&m);
 }
 
+/* Eight threads, two of which read keys as fast as all. */
+static struct aq_hardware eight_threads(void)
+{
+    struct aq_hardware hw = machine(3e9);
+    hw.cores = hw.device.threads = hw.host.threads = 8;
+    hw.device.attention_thread_bytes_per_s = 0.5 * hw.device.attention_bytes_per_s;
+    return hw;
+}
+
+static struct aq_block choose_for(struct aq_block_inputs in, const struct aq_hardware *hw)
+{
+    in.hw = hw;
+    struct aq_block b = plans_choose(&in);
+    plans_check_block(&b, &in);
+    return b;
+}
+
+/* Products are bound by arithmetic, and keys take half of their time. */
+static void attention_goes_beside_products_where_threads_are_left(void **state)
+{
+    struct aq_model_steps m = plans_model(4, 1024, 16, 512);
+    struct aq_block_inputs in = plans_inputs(&m);
+    struct aq_hardware hw = eight_threads();
+    in.threads = 8;
+    in.side_by_side_auto = true;
+    in.budget[AQ_HOST] = 4 * AQ_GIB;
+    struct aq_block plain = {0}, b = choose_for(in, &hw);
+    assert_true(b.plan.side_by_side && b.plan.shape.micro_batches > 1);
+    assert_int_equal(b.plan.shape.micro_batch * b.plan.shape.micro_batches, 64);
+    double beside = plans_forecast(&b, &in, &hw).gen_tok_s;
+    aq_block_close(&b);
+    in.side_by_side_auto = false;
+    plain = choose_for(in, &hw);
+    assert_false(plain.plan.side_by_side);
+    assert_true(beside > 1.05 * plans_forecast(&plain, &in, &hw).gen_tok_s);
+    aq_block_close(&plain);
+
+    in.side_by_side_auto = true;
+    in.micro_batches = 1; /* the user's */
+    b = choose_for(in, &hw);
+    assert_false(b.plan.side_by_side);
+    aq_block_close(&b);
+    in.micro_batches = 0;
+    in.serial = true;
+    b = choose_for(in, &hw);
+    assert_false(b.plan.side_by_side);
+    aq_block_close(&b);
+    in.serial = false;
+    hw.device.attention_thread_bytes_per_s = 0; /* nobody knows */
+    b = choose_for(in, &hw);
+    assert_false(b.plan.side_by_side);
+    aq_block_close(&b);
+    hw.device.attention_thread_bytes_per_s = hw.device.attention_bytes_per_s / 8;
+    b = choose_for(in, &hw); /* all threads are needed: what keys gain products lose */
+    assert_false(b.plan.side_by_side);
+    aq_block_close(&b);
+    aq_steps_close(&m);
+}
+
+static void attention_beside_products_needs_other_products(void **state)
+{
+    struct aq_model_steps m = plans_model(4, 256, 4, 512);
+    struct aq_block_inputs in = plans_inputs(&m);
+    struct aq_block b = {0};
+    struct aq_err err;
+    in.side_by_side = true;
+    in.micro_batches = 1;
+    assert_int_equal(aq_block_choose(&b, &in, &err), -EINVAL);
+    assert_non_null(strstr(err.text, "--side-by-side on: "));
+    assert_non_null(strstr(err.text, "expected --micro-batches 2 or more, found 1"));
+    in.micro_batches = 2;
+    assert_int_equal(aq_block_choose(&b, &in, &err), 0);
+    assert_true(b.plan.side_by_side);
+    assert_true(aq_ledger_line(&b.ledger, AQ_HOST, "scratch (host lane)") > 0);
+    in.separate = true;
+    assert_int_equal(aq_block_choose(&b, &in, &err), -EINVAL);
+    assert_non_null(strstr(err.text, "--attention host"));
+    aq_block_close(&b);
+    aq_steps_close(&m);
+}
+
 static void a_window_holds_its_keys_whatever_the_policy(void **state)
 {
     struct aq_kv_options kv = {.policy = "h2o", .budget = {.unit = AQ_KV_SLOTS, .slots = 32}};
@@ -680,6 +761,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(the_last_block_is_not_left_nearly_empty),
     cmocka_unit_test(a_ring_holds_the_larger_half_of_a_gated_mlp_twice),
     cmocka_unit_test(a_layer_of_one_step_has_no_mlp_to_cut),
+    cmocka_unit_test(attention_goes_beside_products_where_threads_are_left),
+    cmocka_unit_test(attention_beside_products_needs_other_products),
     cmocka_unit_test(a_window_holds_its_keys_whatever_the_policy),
     cmocka_unit_test(it_is_nearly_the_best_of_a_grid),
     cmocka_unit_test(it_is_nearly_always_the_best_of_few_seats),

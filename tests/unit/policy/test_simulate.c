@@ -328,6 +328,36 @@ static void threads_compete_for_cores(void **state)
     close_stream(&s);
 }
 
+/* Attention that one thread does at half the rate of all four has two of them, if products are
+ * there, and else all it can use. */
+static void attention_beside_products_leaves_them_the_other_threads(void **state)
+{
+    struct stream s;
+    struct aq_hardware hw = plain_machine();
+    hw.cores = 4;
+    hw.device_on_host = true;
+    hw.device.threads = hw.host.threads = 4;
+    hw.device.attention_bytes_per_s = 1;
+    hw.device.attention_thread_bytes_per_s = 0.5;
+    assert_int_equal(aq_hardware_aside(&hw.device), 2);
+    open_pair(&s, 12, 12);
+    s.p.op[1].kind = AQ_OP_ATTN_DEVICE;
+    /* Both ask for 1 a second, but products have half of it until attention has ended. */
+    expect_ends(&s, &hw, 12 + (12 - 6), 12);
+    hw.device.attention_thread_bytes_per_s = 0.25; /* four would be needed */
+    assert_int_equal(aq_hardware_aside(&hw.device), 2);
+    expect_ends(&s, &hw, 24, 24);
+    hw.device.attention_thread_bytes_per_s = 1;
+    assert_int_equal(aq_hardware_aside(&hw.device), 1);
+    expect_ends(&s, &hw, 12 + (12 - 9), 12);
+    hw.device.attention_thread_bytes_per_s = 0; /* unknown: as if all were needed */
+    assert_int_equal(aq_hardware_aside(&hw.device), 2);
+    expect_ends(&s, &hw, 24, 24);
+    hw.device.threads = 1;
+    assert_int_equal(aq_hardware_aside(&hw.device), 1);
+    close_stream(&s);
+}
+
 static void the_limit_of_a_lane_is_what_it_waits_for(void **state)
 {
     struct stream s;
@@ -768,6 +798,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_shared_memory_halves_rates),
     cmocka_unit_test(who_wants_less_than_its_part_gets_it),
     cmocka_unit_test(threads_compete_for_cores),
+    cmocka_unit_test(attention_beside_products_leaves_them_the_other_threads),
     cmocka_unit_test(the_limit_of_a_lane_is_what_it_waits_for),
     cmocka_unit_test(reads_in_flight_share_the_disk),
     cmocka_unit_test(two_reads_take_twice_as_long_as_one),
