@@ -412,11 +412,14 @@ static int take_scratch(struct aq_engine *e, struct aq_err *reterr)
     e->scratch_bytes = bytes;
     rc = aq_exec_open(&e->exec, e->pool, e->scratch, each, reterr);
     rc = rc < 0 ? rc : take_codes(e, &e->codes, "codes", e->exec, reterr);
-    if (rc < 0 || !aq_program_host_computes(&e->block.program))
+    if (rc < 0 || !aq_block_host_lane(&e->block))
         return rc;
     rc = aq_mem_alloc(&e->host_scratch, e->mem, AQ_HOST, "scratch (host lane)", bytes, reterr);
-    rc = rc < 0 ? rc : aq_pool_open(&e->host_pool, e->info.threads, reterr);
-    rc = rc < 0 ? rc : aq_exec_open(&e->host_exec, e->host_pool, e->host_scratch, each, reterr);
+    bool shared = e->block.plan.side_by_side;
+    if (rc == 0 && !shared)
+        rc = aq_pool_open(&e->host_pool, e->info.threads, reterr);
+    struct aq_pool *pool = shared ? aq_pool_aside(e->pool) : e->host_pool;
+    rc = rc < 0 ? rc : aq_exec_open(&e->host_exec, pool, e->host_scratch, each, reterr);
     if (rc < 0 || !aq_program_host_products(&e->block.program))
         return rc;
     return take_codes(e, &e->host_codes, "codes (host lane)", e->host_exec, reterr);
@@ -440,6 +443,14 @@ static void choose_nodes(struct aq_engine *e, enum aq_device_kind kind)
                     e->opts.numa.node, n->why);
     n->bind = e->seams.bind;
     n->bind_user = e->seams.bind_user;
+}
+
+/* Attention beside products has threads of the same pool, as many as reach its rate. */
+static void pair_lanes(struct aq_engine *e)
+{
+    struct aq_hw_side side = e->rated ? e->hw.device : (struct aq_hw_side){0};
+    side.threads = e->info.threads;
+    aq_pool_pair(e->pool, aq_hardware_aside(&side));
 }
 
 int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
@@ -517,8 +528,10 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
     };
     if (rc == 0 && e->host_exec && !e->opts.serial && !engine_on_gpu(e)) {
         opts.compute_cpu = aq_pool_bind(e->pool);
-        opts.host_compute_cpu = aq_pool_bind(e->host_pool);
+        opts.host_compute_cpu = aq_pool_bind(aq_exec_pool(e->host_exec));
     }
+    if (rc == 0 && e->block.plan.side_by_side)
+        pair_lanes(e);
     rc = rc < 0 ? rc : aq_executor_open(&e->executor, &opts, reterr);
     rc = rc < 0 ? rc : engine_gpu_check(e, reterr);
     e->loaded = rc == 0;

@@ -48,6 +48,7 @@ struct aq_engine_opts {
     uint64_t host_memory;    /* absolute budget of the whole process, bytes; 0: the default rule */
     uint64_t disk_memory;    /* budget of scratch on disk, bytes; 0: what is free less 5 % */
     struct aq_placement_choice placement;
+    enum aq_side_by_side side_by_side;
     bool fuse_layer, alternate; /* order of the visits, as plan.h says */
     bool replay; /* moves alone: nothing is computed, random weights are not generated */
     struct aq_numa_choice numa;

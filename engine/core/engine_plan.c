@@ -267,6 +267,8 @@ json_t *aq_engine_plan_json(const struct aq_engine *e)
     if (aq_kv_layers_differ_text(layers, sizeof(layers), &p->kinds, s->run_bytes))
         aq_json_put(&o, "kv_layers", json_string(layers));
     const struct aq_stream *w = &e->block.stream;
+    if (p->side_by_side)
+        aq_json_put(&o, "side_by_side", json_true());
     if (aq_program_host_products(&e->block.program))
         aq_json_put(&o, "host_products", json_real(p->host_products / 100));
     if (w->chunk_count)

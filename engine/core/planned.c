@@ -172,6 +172,8 @@ void aq_planned_inputs(struct aq_block_inputs *ret, struct aq_forecast_work *ret
         .separate = r->gpu || c->emulate_device,
         .gpu = r->gpu,
         .context_bytes = r->context_bytes,
+        .side_by_side = c->side_by_side == AQ_BESIDE_ON,
+        .side_by_side_auto = c->side_by_side == AQ_BESIDE_AUTO,
         .fuse_layer = c->fuse_layer,
         .alternate = c->alternate,
         .attention = c->attention.side,
@@ -197,6 +199,8 @@ void aq_planned_inputs(struct aq_block_inputs *ret, struct aq_forecast_work *ret
         .trace_bytes_per_op = c->trace ? aq_trace_bytes(1) : 0,
         .scratch_sums = c->verify_store == AQ_VERIFY_ALWAYS,
     };
+    if (ret->side_by_side && !ret->micro_batches)
+        ret->micro_batches = 2;
     if (c->kv.read && ret->separate && ret->attention_auto) { /* nobody else can: aq_block_make */
         ret->attention = AQ_ATTEND_HOST;
         ret->attention_auto = false;

@@ -41,7 +41,7 @@ void exec_report_slots(const struct exec_attend *t, uint32_t i, const struct aq_
 
 struct exec_moves *exec_moves_of(const struct exec_attend *t)
 {
-    return &t->x->kv_moves[t->op->kind == AQ_OP_ATTN_HOST];
+    return &t->x->kv_moves[exec_attending_lane(t->op)];
 }
 
 void exec_run_moves(const struct exec_attend *t, const struct aq_kv_move *moves, uint32_t count)

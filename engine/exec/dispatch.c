@@ -36,6 +36,11 @@ static void attend_on_host(struct aq_executor *x, const struct aq_op *op)
                 exec_slot(x, AQ_SLOT_ATTENTION_HOST, at));
 }
 
+const struct aq_compute *exec_compute_of(const struct aq_executor *x, const struct aq_op *op)
+{
+    return op->lane == AQ_LANE_HOST_COMPUTE ? x->opts.host_compute : x->opts.compute;
+}
+
 void exec_compute(struct aq_executor *x, const struct aq_op *op)
 {
     const struct aq_step_desc *step = &x->steps->step[op->step];
@@ -61,7 +66,7 @@ void exec_compute(struct aq_executor *x, const struct aq_op *op)
     case AQ_OP_MLP_DOWN: exec_run_rows(x, op, &prims); break;
     case AQ_OP_ATTN_PREFILL:
     case AQ_OP_ATTN_DEVICE:
-        exec_attend(x, op, x->opts.compute, (float *)exec_register(x, op, AQ_REG_QKV),
+        exec_attend(x, op, exec_compute_of(x, op), (float *)exec_register(x, op, AQ_REG_QKV),
                     exec_register(x, op, AQ_REG_ATTENTION));
         break;
     case AQ_OP_ATTN_HOST: attend_on_host(x, op); break;

@@ -150,7 +150,7 @@ struct aq_executor {
     struct aq_seats seats;
     struct exec_seat *seat; /* [seats.count] */
     struct exec_batch *batch;
-    /* Workspaces of attention: of the compute lane and of the host's. */
+    /* Workspaces of attention, by exec_attending_lane(). */
     struct exec_moves {
         struct aq_kv_move *move; /* [seats of a micro-batch] */
         uint8_t **run;           /* [seats of a micro-batch] */
@@ -225,6 +225,12 @@ struct aq_executor {
     struct aq_logits_stat *logits_stat;
 };
 
+/* The lane of an op that attends, as work space has one: 0, or 1 beside products. */
+static inline uint32_t exec_attending_lane(const struct aq_op *op)
+{
+    return op->lane == AQ_LANE_HOST_COMPUTE;
+}
+
 static inline uint8_t *exec_slot(const struct aq_executor *x, enum aq_slot_class c, uint32_t index)
 {
     return x->class_buffer[c] + x->slot_offset[x->program->first[c] + index];
@@ -265,6 +271,8 @@ void exec_early_sent(struct aq_executor *x, uint32_t op, bool all);
 void exec_early_over(struct aq_executor *x, uint32_t op);
 
 /* ---- dispatch.c ---- */
+/* What computes the ops of this op's lane. */
+const struct aq_compute *exec_compute_of(const struct aq_executor *x, const struct aq_op *op);
 void exec_compute(struct aq_executor *x, const struct aq_op *op);
 /* The same on a GPU: puts ops on the stream, with one sending of their arguments if `together`.
  * 0, or the code of a failed launch. */

@@ -232,6 +232,25 @@ static bool is_disk_lane(enum aq_lane l)
     return l == AQ_LANE_DISK_READ || l == AQ_LANE_DISK_WRITE || l == AQ_LANE_READ_WEIGHTS;
 }
 
+static void help(void *pool)
+{
+    aq_pool_help(pool);
+}
+
+static void call(void *pool)
+{
+    aq_pool_call(pool);
+}
+
+/* Two lanes that have the same workers help each other. */
+static struct aq_stream_idle idle_of(const struct aq_executor *x, enum aq_lane l)
+{
+    if (!x->plan->side_by_side || (l != AQ_LANE_COMPUTE && l != AQ_LANE_HOST_COMPUTE))
+        return (struct aq_stream_idle){0};
+    const struct aq_compute *c = l == AQ_LANE_COMPUTE ? x->opts.compute : x->opts.host_compute;
+    return (struct aq_stream_idle){help, call, aq_exec_pool(c->exec)};
+}
+
 static int open_lane(struct aq_executor *x, enum aq_lane l, struct aq_err *reterr)
 {
     struct exec_lane *lane = &x->lane[l];
@@ -249,6 +268,7 @@ static int open_lane(struct aq_executor *x, enum aq_lane l, struct aq_err *reter
         .side = l == AQ_LANE_HOST_COMPUTE ? AQ_STREAM_HOST : AQ_STREAM_DEVICE,
         .depth = AQ_EXEC_LANE_DEPTH,
         .first = l != AQ_LANE_COMPUTE,
+        .idle = idle_of(x, l),
         .bind = cpu > 0,
         .cpu = cpu - (cpu > 0),
     };
@@ -514,7 +534,14 @@ static int run_job(void *arg, void *native)
     const struct aq_op *op = &job->x->program->op[job->op];
     if (native)
         return exec_enqueue(job->x, &job->op, 1, false, native);
+    /* Two lanes have the same workers. */
+    struct aq_pool *pool =
+        job->x->plan->side_by_side ? aq_exec_pool(exec_compute_of(job->x, op)->exec) : NULL;
+    if (pool)
+        aq_pool_begin(pool);
     exec_compute(job->x, op);
+    if (pool)
+        aq_pool_end(pool);
     return 0;
 }
 

@@ -30,10 +30,12 @@ struct aq_executor_opts {
     const struct aq_model *model;
     const struct aq_compute *compute; /* of the compute lane */
     struct aq_compute_cuda *cuda;     /* on a GPU: the object whose base is `compute`; or NULL */
-    const struct aq_compute *host_compute; /* of the host lane; NULL where the lane has no work */
-    struct aq_pool *pool;                  /* chooses tokens, and serves the CPU's compute lane */
-    const struct aq_kernels *kernels;      /* of the CPU, for tokens that the host chooses */
-    const struct aq_block *block;          /* plan, stream and program; outlives the executor */
+    /* Of the host's lane, or of attention beside products, on the aside of the same pool; NULL
+     * where the lane has no work. */
+    const struct aq_compute *host_compute;
+    struct aq_pool *pool;             /* chooses tokens, and serves the CPU's compute lane */
+    const struct aq_kernels *kernels; /* of the CPU, for tokens that the host chooses */
+    const struct aq_block *block;     /* plan, stream and program; outlives the executor */
     /* 1 + the CPU that the lane's thread stays on, its pool being bound (aq_pool_bind); 0: any. */
     uint32_t compute_cpu, host_compute_cpu;
     bool refill, serial;

@@ -124,7 +124,7 @@ void exec_kv_ragged_table(struct aq_executor *x, const struct aq_op *op, uint32_
 {
     uint32_t layer = layer_of(x, op);
     struct aq_kv_growth g = growth_of(x, seat, layer, kv);
-    aq_kv_ragged_table(x->kv, seq, seat, layer, &g, op->kind == AQ_OP_ATTN_HOST,
+    aq_kv_ragged_table(x->kv, seq, seat, layer, &g, exec_attending_lane(op),
                        exec_kv_blocks(x, op, seat));
 }
 

@@ -638,7 +638,7 @@ static void put_tables(const struct aq_kv *kv, struct aq_attn_seq *seq, uint8_t 
     uint32_t heads = kv->opts.kv_heads, step = kv->table.head_blocks;
     uint32_t micro_batch = kv->opts.plan->shape.micro_batch;
     size_t place = (size_t)lane * micro_batch + seat % micro_batch;
-    assert(lane <= kv->opts.plan->separate);
+    assert(lane < aq_plan_attending(kv->opts.plan));
     *ret_table = (uint8_t **)(kv->tables + kv->table.spread) + place * heads * step;
     *ret_len = (uint32_t *)(kv->tables + kv->table.now) + place * heads;
     seq->block = *ret_table;
@@ -696,7 +696,7 @@ uint32_t *aq_kv_chosen(const struct aq_kv *kv, uint32_t seat, uint32_t lane, uin
 {
     uint32_t micro_batch = kv->opts.plan->shape.micro_batch, step = kv->table.head_blocks;
     size_t place = (size_t)lane * micro_batch + seat % micro_batch;
-    assert(lane <= kv->opts.plan->separate && kv->table.chosen);
+    assert(lane < aq_plan_attending(kv->opts.plan) && kv->table.chosen);
     *ret_stride = step;
     return (uint32_t *)(kv->tables + kv->table.chosen) + place * kv->opts.kv_heads * step;
 }

@@ -20,11 +20,6 @@ struct reading {
     uint32_t seat[32], held[32];
 };
 
-static uint32_t lane_of(const struct aq_op *op)
-{
-    return op->kind == AQ_OP_ATTN_HOST;
-}
-
 static void run(struct reading *r)
 {
     const struct aq_attn *a = r->a;
@@ -42,8 +37,8 @@ static void run(struct reading *r)
     r->c->kernels->kv_bounds(r->c->exec, &bounds);
     r->c->kernels->kv_choose(r->c->exec, &choices);
     for (uint32_t i = 0; i < r->count; i++)
-        aq_kv_read_table(r->x->kv, r->seq[i], r->seat[i], lane_of(r->op), r->choice[i].keep,
-                         r->held[i]);
+        aq_kv_read_table(r->x->kv, r->seq[i], r->seat[i], exec_attending_lane(r->op),
+                         r->choice[i].keep, r->held[i]);
     r->count = 0;
 }
 
@@ -56,7 +51,7 @@ static void add(struct reading *r, struct aq_attn_seq *seq, uint32_t seat, uint3
     uint32_t i = r->count++, stride, full = kv->held / AQ_HEAD_BLOCK_SLOTS;
     uint32_t groups = aq_kv_bound_groups_of(aq_kv_kinds_at(kinds, layer));
     uint16_t *bounds = aq_kv_bounds(r->x->kv, seat, layer);
-    uint32_t *chosen = aq_kv_chosen(r->x->kv, seat, lane_of(r->op), &stride);
+    uint32_t *chosen = aq_kv_chosen(r->x->kv, seat, exec_attending_lane(r->op), &stride);
     r->seq[i] = seq;
     r->seat[i] = seat;
     r->held[i] = kv->held;
@@ -104,5 +99,5 @@ const uint32_t *exec_read_chosen(struct aq_executor *x, const struct aq_op *op, 
     if (op->kind == AQ_OP_ATTN_PREFILL || !aq_kv_read_chooses(read, held))
         return NULL;
     *ret_count = aq_kv_read_blocks(read, held);
-    return aq_kv_chosen(x->kv, seat, lane_of(op), ret_stride);
+    return aq_kv_chosen(x->kv, seat, exec_attending_lane(op), ret_stride);
 }

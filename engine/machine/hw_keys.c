@@ -175,6 +175,8 @@ const struct aq_hw_key aq_hw_key_table[] = {
         "of these rates for prompts, what f32 compute reaches"),
     ROW(HOST, "attention_memory_gb_s", REAL, DERIVES, GB_S, hw.host.attention_bytes_per_s, 1e-3,
         2e4, "keys and values that attention of a new token reads"),
+    ROW(HOST, "attention_thread_gb_s", REAL, REFINES, GB_S, hw.host.attention_thread_bytes_per_s, 0,
+        2e4, "the same by one thread alone"),
     ROW(HOST, "unpack_int8_gb_s", REAL, DERIVES, GB_S, host_unpack_bytes_per_s[0], 1e-4, 2e4,
         "int8 weights, packed bytes, unpacked to the compute type"),
     ROW(HOST, "unpack_int4_gb_s", REAL, DERIVES, GB_S, host_unpack_bytes_per_s[1], 1e-4, 2e4,
@@ -325,6 +327,8 @@ static void attend_as(struct aq_hw_side *side, const struct aq_hw_attention *a)
     double *to[] = {&side->attention_bytes_per_s, &side->decode_head_s,
                     &side->attention_flops_per_s, &side->prefill_head_s};
     const double from[] = {a->bytes_per_s, a->decode_head_s, a->flops_per_s, a->prefill_head_s};
+    if (a->bytes_per_s > 0) /* codes are more of arithmetic, which is the work of all threads */
+        side->attention_thread_bytes_per_s = 0;
     for (size_t i = 0; i < AQ_ARRAY_LEN(to); i++) {
         if (from[i] <= 0)
             continue;

@@ -328,6 +328,12 @@ static void give_attention(const struct probe *b, struct aq_rates_attention *a)
         give(b, KEY("attention", "tflop_s"), at.prefill_flops, 1e12, source);
         give(b, KEY("prefill", "head_ns"), at.prefill_head_s, 1e-9, source);
 #undef KEY
+        if (i + 1 == AQ_RATES_USES && b->rig.threads > 1) {
+            struct aq_sample alone = aq_rates_decode_alone(a);
+            alone.median *= at.decode_bytes.median;
+            give(b, "host.attention_thread_gb_s", alone, 1e9,
+                 "measured: one thread in turns with all, as attention_memory_gb_s");
+        }
     }
     if (b->compute != AQ_F32) /* the last use, as the rates of others are taken to go with it */
         give(b, "host.attention_f32_share", aq_rates_f32_share(a), 1,

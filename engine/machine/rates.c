@@ -33,6 +33,9 @@ static void scale_memory(const struct aq_rates_products *p, const struct aq_rate
     hw->device.product_bytes_per_s *= scale;
     hw->device.attention_bytes_per_s *= scale;
     hw->device.unpack_bytes_per_s *= scale;
+    if (p->rig->threads > 1) /* keys and values are read as weights are */
+        hw->device.attention_thread_bytes_per_s =
+            aq_rates_product_alone(p, rows).median * hw->device.attention_bytes_per_s;
     hw->host_memory_bytes_per_s = rate;
     if (aq_dtype_is_quantised(o->weight_format))
         hw->device.code_bytes_per_s[o->weight_format == AQ_Q4] =

@@ -237,6 +237,26 @@ void aq_rates_attend(struct aq_rates_attended *ret, struct aq_rates_attention *a
     ret->prefill_head_s = aq_sample_of(sample[3], rounds);
 }
 
+struct aq_sample aq_rates_decode_alone(struct aq_rates_attention *a)
+{
+    struct aq_attn attn = attention(a, a->seq, a->count);
+    struct aq_rates_rig *r = a->rig;
+    double share[ROUNDS_MAX], begin = aq_clock_s();
+    struct aq_sample found = {0};
+    uint32_t rounds = 0;
+    while (rounds < ROUNDS_MAX &&
+           ((rounds < ROUNDS_MIN && aq_clock_s() - begin < AQ_RATES_SLOW_S) || rounds == 0 ||
+            aq_clock_s() - begin < aq_rates_until_s(r->long_s, found.spread))) {
+        double start = aq_clock_s();
+        r->kernels->attn_decode(r->exec, &attn);
+        double between = aq_clock_s();
+        r->kernels->attn_decode(r->alone, &attn);
+        share[rounds++] = fmin((between - start) / (aq_clock_s() - between), 1);
+        found = aq_sample_of(share, rounds);
+    }
+    return found;
+}
+
 struct aq_sample aq_rates_f32_share(struct aq_rates_attention *a)
 {
     struct aq_attn_seq prompt = a->seq[0];

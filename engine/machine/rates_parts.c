@@ -111,6 +111,8 @@ int aq_rates_rig_open(struct aq_rates_rig *ret, const struct aq_kernels *kernels
     rc = rc < 0 ? rc : aq_rates_take(&scratch, &r, each * threads, 0, reterr);
     rc = rc < 0 ? rc : aq_rates_take(&codes, &r, code_bytes, 0, reterr);
     rc = rc < 0 ? rc : aq_exec_open(&r.exec, r.pool, scratch, each, reterr);
+    rc = rc < 0 ? rc : aq_pool_open(&r.single, 1, reterr);
+    rc = rc < 0 ? rc : aq_exec_open(&r.alone, r.single, scratch, each, reterr); /* in turns */
     if (rc == 0)
         aq_exec_lend_codes(r.exec, codes, code_bytes);
     if (rc < 0)
@@ -123,7 +125,9 @@ int aq_rates_rig_open(struct aq_rates_rig *ret, const struct aq_kernels *kernels
 void aq_rates_rig_close(struct aq_rates_rig *r)
 {
     aq_exec_close(r->exec);
+    aq_exec_close(r->alone);
     aq_pool_close(r->pool);
+    aq_pool_close(r->single);
     for (uint32_t i = 0; i < r->block_count; i++)
         aq_mem_free(r->mem, AQ_HOST, "rates", r->block[i].at, r->block[i].bytes);
     aq_mem_close(r->mem);
@@ -155,6 +159,7 @@ int aq_rates_products_open(struct aq_rates_products *ret, struct aq_rates_rig *r
 /* Products of one matrix after the other, as a pass has them. */
 struct product_call {
     const struct aq_rates_products *p;
+    struct aq_exec *exec;
     struct aq_product product; /* of a whole matrix */
     uint32_t panels;           /* of all matrices together */
     size_t panel_bytes;
@@ -173,7 +178,7 @@ static void run_product(void *arg)
         struct aq_segment segment = {c->p->weights + first * c->panel_bytes, 0,
                                      panels * AQ_PANEL_ROWS};
         c->product.segments = &segment;
-        product(c->p->rig->exec, &c->product);
+        product(c->exec, &c->product);
     }
 }
 
@@ -182,6 +187,7 @@ static struct product_call call_of(const struct aq_rates_products *p, enum aq_dt
 {
     return (struct product_call){
         .p = p,
+        .exec = p->rig->exec,
         .panels = panels,
         .panel_bytes = aq_panel_bytes(format, AQ_RATES_K),
         .on_codes = compute == AQ_Q8,
@@ -289,6 +295,24 @@ struct aq_sample aq_rates_short_share(const struct aq_rates_products *p, enum aq
         found = aq_sample_of(share, rounds);
     }
     found.median = best_s[1] > 0 ? fmin(fmax(best_s[0] / best_s[1], 0.5), 1) : 1;
+    return found;
+}
+
+struct aq_sample aq_rates_product_alone(const struct aq_rates_products *p, enum aq_dtype compute)
+{
+    double share[ROUNDS_MAX], begin = aq_clock_s();
+    uint32_t panels = (uint32_t)(p->weight_bytes / aq_panel_bytes(compute, AQ_RATES_K)), rounds = 0;
+    struct product_call all = call_of(p, compute, compute, panels, 1), alone = all;
+    struct aq_sample found = {0};
+    alone.exec = p->rig->alone;
+    timed(&all);
+    while (rounds < ROUNDS_MAX &&
+           (rounds < REPEATS_MIN ||
+            aq_clock_s() - begin < aq_rates_until_s(p->rig->long_s, found.spread))) {
+        double all_s = timed(&all), alone_s = timed(&alone);
+        share[rounds++] = alone_s > 0 ? fmin(all_s / alone_s, 1) : 1;
+        found = aq_sample_of(share, rounds);
+    }
     return found;
 }
 

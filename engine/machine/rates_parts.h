@@ -49,6 +49,8 @@ struct aq_rates_rig {
     struct aq_pool *pool;
     struct aq_numa numa;
     struct aq_exec *exec;
+    struct aq_pool *single; /* one thread, for what it does alone */
+    struct aq_exec *alone;
     double long_s;    /* seconds after which a measurement is not repeated again */
     double flops_max; /* of one product whose weights come from memory; 0: no limit */
     struct {
@@ -102,6 +104,8 @@ void aq_rates_product_shares(struct aq_sample ret[AQ_HW_ROWS], const struct aq_r
 /* Bytes of `format` per second that are unpacked to `compute`, into dst. */
 struct aq_sample aq_rates_unpack_bytes(const struct aq_rates_products *p, enum aq_dtype format,
                                        enum aq_dtype compute, void *dst, size_t dst_bytes);
+/* The share of the rate of a product of one row that one thread alone reaches, in turns. */
+struct aq_sample aq_rates_product_alone(const struct aq_rates_products *p, enum aq_dtype compute);
 /* Bytes that all threads read. */
 struct aq_sample aq_rates_read_bytes(const struct aq_rates_products *p);
 
@@ -134,6 +138,8 @@ struct aq_rates_attended {
     struct aq_sample decode_head_s, prefill_head_s; /* per row and head */
 };
 void aq_rates_attend(struct aq_rates_attended *ret, struct aq_rates_attention *a);
+/* The share of the rate of decode rows that one thread alone reaches, in turns. */
+struct aq_sample aq_rates_decode_alone(struct aq_rates_attention *a);
 /* The share of a prompt's rate that it reaches where the compute type is f32, in turns. */
 struct aq_sample aq_rates_f32_share(struct aq_rates_attention *a);
 

@@ -17,6 +17,9 @@ struct aq_attention_choice {
     enum aq_attention_side side;
     double split_host; /* percent of split attention that the host does; 0: chosen */
 };
+/* Are decode rows attended beside products (struct aq_plan)? */
+enum aq_side_by_side { AQ_BESIDE_AUTO, AQ_BESIDE_ON, AQ_BESIDE_OFF };
+
 struct aq_host_products_choice {
     bool given;
     double percent; /* of the host's weights that are multiplied there */

@@ -10,6 +10,7 @@
 #include "base/err.h"
 #include "base/types.h"
 #include "engine/compute/backend.h"
+#include "engine/options/notation.h"
 #include "kernels/kernels.h"
 #include "offload/disk.h"
 #include "offload/io.h"
@@ -65,6 +66,7 @@ struct aq_options {
     int weight_format, kv_format, compute; /* enum aq_dtype or -1 = auto (default) */
     bool refill;                           /* default true */
     enum aq_share_prefixes share_prefixes;
+    enum aq_side_by_side side_by_side;
     bool deterministic;
     uint64_t seed;
     char *report, *trace, *metrics_file;

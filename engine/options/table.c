@@ -553,6 +553,10 @@ const struct aq_option aq_option_table[] = {
     {"alternate", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_BOOL, AT(alternate),
      .help = "steps visit the micro-batches up and down in turn, which saves a move of hidden "
              "states"},
+    {"side-by-side", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_ENUM, AT(side_by_side),
+     .argument = "WHEN", .choices = "auto|on|off", .deflt = "auto", /* as enum aq_side_by_side */
+     .help = "on a cpu, new tokens of a micro-batch are attended beside the products of others: "
+             "auto, where measured rates say that this is faster; on, always"},
     {"replay", 0, AQ_GROUP_JOB, BENCH, AQ_OPTION_BOOL, AT(replay),
      .help = "move everything, compute nothing: the transfers of the program on dummy bytes"},
     {"emulate-device", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_SIZE, AT(emulate_device),

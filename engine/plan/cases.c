@@ -301,6 +301,8 @@ static void keep_kind(struct aq_planning *q, const struct aq_planning *p, bool s
     if (q->in.attention_auto && aq_plan_attention(&q->in.attention, plan))
         q->in.attention_auto = false;
     q->in.host_products_auto = false;
+    q->in.side_by_side = plan->side_by_side;
+    q->in.side_by_side_auto = false;
     q->in.host_products = plan->host_products;
     q->in.plan_ops = SENSITIVITY_OPS;
 }

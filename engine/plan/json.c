@@ -54,6 +54,8 @@ json_t *aq_planning_plan_json(const struct aq_planning *p)
     if (aq_kv_layers_differ_text(layers, sizeof(layers), &plan->kinds, s->run_bytes))
         aq_json_put(&o, "kv_layers", json_string(layers));
     aq_json_put(&o, "host_products", aq_json_real(plan->host_products / 100));
+    if (plan->side_by_side)
+        aq_json_put(&o, "side_by_side", json_true());
     if (p->block.stream.chunk_count)
         aq_json_put(&o, "ring_bytes",
                     json_integer((json_int_t)(p->block.stream.ring * p->block.stream.chunk_bytes)));
@@ -396,6 +398,8 @@ json_t *aq_planning_config_json(const struct aq_planning *p)
         snprintf(share, sizeof(share), "%g%%", p->block.plan.host_products);
         aq_json_put(&o, "host_products", json_string(share));
     }
+    if (p->block.plan.side_by_side)
+        aq_json_put(&o, "side_by_side", json_string("on"));
     if (p->block.plan.ring_steps > 0)
         set_size(&o, "prefetch", p->block.plan.ring_chunks * p->block.plan.chunk_bytes);
     uint64_t emulated = given->emulate_device;

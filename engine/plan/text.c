@@ -53,6 +53,9 @@ static void put_plan(const json_t *plan, bool device, const struct aquifer_hooks
         number(plan, "micro_batch"), number(plan, "micro_batches"),
         number(plan, "micro_batch_tokens"));
     aq_hooks_outputf(hooks, "  placement   %s\n", placement);
+    if (json_is_true(json_object_get(plan, "side_by_side")))
+        aq_hooks_outputf(hooks, "  attention   of new tokens beside the products of other "
+                                "micro-batches\n");
     if (device)
         aq_hooks_outputf(hooks, "  attention   %s", text_of(plan, "attention"));
     if (number(plan, "host_products") > 0)

@@ -569,6 +569,9 @@ void drawn_plan(struct drawn *d, uint64_t seed, uint64_t number, const struct dr
     o->refill = roll(&dice, 4) > 0;
     o->share_prefixes = (number / 3 + o->serial) % 4 > 0;
     o->fuse_layer = roll(&dice, 4) == 0;
+    o->side_by_side = !separate && o->micro_batches > 1 && (number / 2 + o->serial) % 3 > 0
+                          ? AQ_BESIDE_ON
+                          : AQ_BESIDE_OFF;
     o->alternate = roll(&dice, 2) == 0;
     o->io = PICK(&dice, io);
     o->io_direct = direct[roll(&dice, place->direct ? 3 : 2)];
@@ -584,7 +587,7 @@ void drawn_plan(struct drawn *d, uint64_t seed, uint64_t number, const struct dr
         d->text, sizeof(d->text),
         "compute %s, weights %s, kv %s, %s; %s; device %llu, link %s, attention %s; micro-batch "
         "%u x %u, tokens %u; host products %s; chunk %llu, prefetch %llu; %s, refill %d, fused %d, "
-        "alternate %d, threads %u; io %s, direct %u, %u dirs, verify %u",
+        "beside %d, alternate %d, threads %u; io %s, direct %u, %u dirs, verify %u",
         aq_dtype_name((enum aq_dtype)o->compute), aq_dtype_name((enum aq_dtype)o->weight_format),
         aq_dtype_name((enum aq_dtype)o->kv_format),
         aq_kv_policy_text(policy, sizeof(policy), &o->kv),
@@ -592,7 +595,7 @@ void drawn_plan(struct drawn *d, uint64_t seed, uint64_t number, const struct dr
         o->emulate_link.bytes_per_s[0] ? d->link : "free", side, o->micro_batch, o->micro_batches,
         o->micro_batch_tokens, o->host_products.given ? d->host_products : "auto",
         (unsigned long long)o->chunk, (unsigned long long)o->prefetch,
-        o->serial ? "serial" : "overlapped", o->refill, o->fuse_layer, o->alternate, o->threads,
-        aq_io_kind_name(o->io), (unsigned)o->io_direct, o->disk_dir_count,
-        (unsigned)o->verify_store);
+        o->serial ? "serial" : "overlapped", o->refill, o->fuse_layer,
+        o->side_by_side == AQ_BESIDE_ON, o->alternate, o->threads, aq_io_kind_name(o->io),
+        (unsigned)o->io_direct, o->disk_dir_count, (unsigned)o->verify_store);
 }

@@ -66,7 +66,7 @@ static struct {
     struct crowd *crowd;
     uint32_t now; /* the model drawn */
     uint64_t seed;
-    unsigned ran, refused, dropped, host_products, went_on, fed_many, lanes[AQ_LANE_COUNT];
+    unsigned ran, refused, dropped, host_products, beside, went_on, fed_many, lanes[AQ_LANE_COUNT];
     /* Runs that shared; did so with KV that moves; with KV that a host attends beside a device. */
     unsigned shared, shared_moving, shared_by_host;
 } rig;
@@ -306,6 +306,7 @@ static void draw_sharing(struct drawn *d, uint64_t number)
         d->opts.placement.at.kv = (struct aq_shares){{0, 0, 100}};
         d->opts.micro_batch = 2 + (uint32_t)number % 2; /* few seats: many are taken again */
         d->opts.micro_batches = 1;
+        d->opts.side_by_side = AQ_BESIDE_OFF;
         d->opts.refill = true;
     }
     if (how < 7)
@@ -415,6 +416,7 @@ static void run_draw(uint64_t number, enum drawing what)
     rig.shared += st.shared_tokens > 0;
     rig.shared_moving += st.shared_tokens > 0 && moves_kv(&aq_engine_block(e)->plan);
     rig.shared_by_host += st.shared_tokens > 0 && st.lane[AQ_LANE_HOST_COMPUTE].busy_s > 0;
+    rig.beside += aq_engine_block(e)->plan.side_by_side && st.lane[AQ_LANE_HOST_COMPUTE].busy_s > 0;
     rig.host_products += aq_program_host_products(&aq_engine_block(e)->program);
     aq_engine_close(e);
     rig.ran++;
@@ -447,14 +449,15 @@ static void tokens_do_not_depend_on_where_things_live(void **state)
     for (int l = AQ_LANE_HOST_COMPUTE; l < AQ_LANE_CONTROL; l++)
         print_message(" %s %u", aq_lane_name((enum aq_lane)l), rig.lanes[l]);
     print_message("; products on the host %u; %u went on, %u of them with several tokens a pass; "
-                  "%u shared prefixes\n",
-                  rig.host_products, rig.went_on, rig.fed_many, rig.shared);
+                  "%u shared prefixes; %u side by side\n",
+                  rig.host_products, rig.went_on, rig.fed_many, rig.shared, rig.beside);
     if (draws < 30)
         return;
     /* Or else it is not placements that are tested here. */
     assert_true(3 * rig.ran >= 2 * draws);
     assert_true(3 * rig.dropped >= 2 * rig.ran);
     assert_true(16 * rig.host_products >= draws);
+    assert_true(16 * rig.beside >= draws);
     assert_true(3 * rig.went_on >= draws);
     for (int l = AQ_LANE_HOST_COMPUTE; l < AQ_LANE_CONTROL; l++)
         assert_true(8 * rig.lanes[l] >= draws);

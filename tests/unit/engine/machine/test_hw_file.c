@@ -187,6 +187,19 @@ static void weights_are_unpacked_at_the_rate_of_their_format(void **state)
     near(aq_hw_for_formats(&p, AQ_BF16, AQ_BF16, AQ_F16).host.unpack_bytes_per_s, 9e9);
 }
 
+static void what_one_thread_reads_is_known_of_floats(void **state)
+{
+    struct aq_hw_profile p = parse(CPU "  attention_memory_gb_s: 40\n  attention_thread_gb_s: 15\n"
+                                       "  attention_int8_memory_gb_s: 30\n");
+    struct aq_hardware floats = aq_hw_for_formats(&p, AQ_BF16, AQ_BF16, AQ_F16);
+    near(floats.host.attention_thread_bytes_per_s, 15e9);
+    near(floats.device.attention_thread_bytes_per_s, 15e9);
+    assert_true(
+        aq_hw_for_formats(&p, AQ_BF16, AQ_BF16, AQ_Q8).device.attention_thread_bytes_per_s == 0);
+    p = parse(CPU "  attention_memory_gb_s: 40\n");
+    assert_true(p.hw.device.attention_thread_bytes_per_s == 0);
+}
+
 static void prompts_in_f32_are_attended_at_a_rate_of_their_own(void **state)
 {
     struct aq_hw_profile p =
@@ -656,6 +669,7 @@ static void groups_of_a_device_are_its_own(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(groups_of_a_device_are_its_own),
     cmocka_unit_test(wide_heads_and_groups_over_codes_are_as_over_f16),
+    cmocka_unit_test(what_one_thread_reads_is_known_of_floats),
     cmocka_unit_test(prompts_in_f32_are_attended_at_a_rate_of_their_own),
     cmocka_unit_test(a_machine_is_read_in_its_units),
     cmocka_unit_test(what_is_left_out_is_derived_and_listed),

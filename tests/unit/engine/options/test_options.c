@@ -232,6 +232,8 @@ static void wrong_values_name_flag_expected_and_found(void **state)
                    "expected one of error, truncate-left, truncate-right, clip");
     options_refuse("generate", "--stop-token-ids|1,x", "found 'x'");
     options_refuse("generate", "--ordered=maybe", "expected on or off, found 'maybe'");
+    options_refuse("plan", "--side-by-side|maybe",
+                   "--side-by-side: expected one of auto, on, off, found 'maybe'");
     options_refuse("generate", "--share-prefixes|maybe",
                    "--share-prefixes: expected one of auto, on, off, found 'maybe'");
     options_refuse("generate", "--model=", "--model: expected DIR, found ''");

@@ -163,6 +163,8 @@ static json_t *draw_options(void)
         put_number(o, "micro_batch", 1 + roll(12));
         put_number(o, "micro_batches", 1 + roll(3));
     }
+    static const char *const beside[] = {NULL, "auto", "off", "on"};
+    put_text(o, "side_by_side", beside[roll(4)]);
     if (roll(3) == 0)
         put_number(o, "micro_batch_tokens", 1 + roll(300));
     if (roll(4) == 0)
