@@ -4,8 +4,8 @@
  * runs at a time, started by the one thread that owns the pool; that thread works too.
  *
  * A second thread may have grids of its own at the same time, on the same workers: it owns the
- * pool's aside (aq_pool_aside).  While both owners have work a share of the workers serves the aside
- * and the others the pool; while one has work all serve it, and the other owner helps.
+ * pool's aside (aq_pool_aside).  While both owners have work a share of the workers serves the
+ * aside and the others the pool; while one has work all serve it, and the other owner helps.
  *
  * Workers may stand in groups, each near memory of its own (a NUMA node).  Then every grid is cut
  * between the groups, from its first tile to its last, as the workers are; a group takes its own
@@ -60,7 +60,8 @@ uint32_t aq_pool_threads(const struct aq_pool *p);
  * use.  Otherwise the system tends to wake a worker on the CPU of the thread that woke it, and
  * another CPU stays idle.  Returns 1 + the CPU for the thread that owns the pool, which must bind
  * itself; 0, and nothing changes, if there are not as many workers as CPUs, if they stand in
- * groups, or if the system forbids it.  Of a pool's aside, once the pool is bound: 1 + the CPU of the last worker. */
+ * groups, or if the system forbids it.  Of a pool's aside, once the pool is bound: 1 + the CPU of
+ * the last worker. */
 uint32_t aq_pool_bind(struct aq_pool *p);
 
 /* Puts the workers in groups, of at least one each, and group g's on cpus[g]; the thread that owns
