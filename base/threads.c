@@ -78,6 +78,15 @@ static inline void relax(void)
 #endif
 }
 
+/* Is a worker one of those that serve the aside while both owners work?  These are spread over all
+ * workers, and so over their groups. */
+static bool is_shared(struct crew *c, uint32_t worker)
+{
+    uint32_t others = c->threads - 2; /* beside both owners */
+    uint32_t shared = atomic_load_explicit(&c->share, memory_order_relaxed) - 1;
+    return worker * shared / others > (worker - 1) * shared / others;
+}
+
 /* Does the front's worker of this number serve it now? */
 static bool serves(struct crew *c, uint32_t worker, uint32_t front)
 {
@@ -87,8 +96,7 @@ static bool serves(struct crew *c, uint32_t worker, uint32_t front)
         return !atomic_load_explicit(&c->front[1 - front].called, memory_order_relaxed);
     bool both = atomic_load_explicit(&c->works[FRONT_POOL], memory_order_relaxed) &&
                 atomic_load_explicit(&c->works[FRONT_ASIDE], memory_order_relaxed);
-    uint32_t share = atomic_load_explicit(&c->share, memory_order_relaxed);
-    return !both || (worker >= c->threads - share) == (front == FRONT_ASIDE);
+    return !both || is_shared(c, worker) == (front == FRONT_ASIDE);
 }
 
 /* Works on a group's share of the front's grid as long as it has tiles and the worker serves this

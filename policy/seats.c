@@ -234,9 +234,12 @@ bool aq_seats_lends(const struct aq_seats *s, uint32_t from, uint32_t to)
 
 bool aq_seats_copies_tail(const struct aq_seats *s, uint32_t from, uint32_t to)
 {
-    uint32_t each = s->opts.plan->shape.micro_batch;
-    bool turned = from / each == to / each || (from < to && !s->opts.plan->alternate);
-    return !s->opts.plan->separate && !part_of(s, to)->staged && turned;
+    const struct aq_plan *plan = s->opts.plan;
+    uint32_t each = plan->shape.micro_batch;
+    bool beside = from / each == to / each;
+    bool turned = beside || (from < to && !plan->alternate);
+    bool still = beside || !plan->side_by_side || is_coming(s, &s->seat[from]);
+    return !plan->separate && !part_of(s, to)->staged && turned && still;
 }
 
 /* Keys of two sequences are turned alike only where their first positions are the same. */

@@ -176,7 +176,8 @@ bool aq_seats_shares(const struct aq_plan *plan, const struct aq_part *part);
 bool aq_seats_lends(const struct aq_seats *s, uint32_t from, uint32_t to);
 /* May a sequence in seat `to` also copy what is no whole page from the one in seat `from`, which
  * lends to it?  Where the memory of the products is the host's, and `from` has surely no end before
- * the coming pass: it has turned. */
+ * the coming pass: it has turned.  Nor where a new token of `from` may be stored in what is copied
+ * meanwhile: that of another micro-batch, side by side. */
 bool aq_seats_copies_tail(const struct aq_seats *s, uint32_t from, uint32_t to);
 /* Slots of the seat's prefix in pages that are shared; those behind them are copied. */
 static inline uint32_t aq_seat_shared_slots(const struct aq_plan *plan, const struct aq_seat *t)
