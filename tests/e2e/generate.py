@@ -166,7 +166,8 @@ class Generate(Rig):
         self.generate(*rows, "--kv-budget", "32")
         there = self.results()
         for more in (("--placement", "weights=0/0/100 kv=0/100/0 hidden=0/0/100", "--micro-batch", "4"),
-                     ("--micro-batch", "3", "--micro-batches", "2", "--executor", "serial"), ("--threads", "3")):
+                     ("--micro-batch", "3", "--micro-batches", "2", "--executor", "serial"), ("--threads", "3"),
+                     ("--micro-batch", "2", "--micro-batches", "3", "--side-by-side", "on")):
             self.generate(*rows, "--kv-budget", "32", *more)
             self.assertEqual(self.results(), there)
         self.generate(*rows, "--kv-budget", "32", "--kv-cross-layer", "1000")
@@ -181,7 +182,8 @@ class Generate(Rig):
         self.generate(*rows, "--kv-mass", "0.8")
         there = self.results()
         for more in (("--placement", "weights=0/0/100 kv=0/30/70 hidden=0/0/100", "--micro-batch", "4"),
-                     ("--micro-batch", "3", "--micro-batches", "2", "--executor", "serial"), ("--threads", "3")):
+                     ("--micro-batch", "3", "--micro-batches", "2", "--executor", "serial"), ("--threads", "3"),
+                     ("--micro-batch", "2", "--micro-batches", "3", "--side-by-side", "on")):
             self.generate(*rows, "--kv-mass", "0.8", *more)
             self.assertEqual(self.results(), there)
         self.generate(*rows, "--kv-mass", "1")

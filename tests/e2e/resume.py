@@ -36,13 +36,16 @@ class Families(Rig):
         return [*known[:at], "--shape", self.path("config.json"), "--random-weights", "7", *known[at + 2:]]
 
     def drawn(self, draw, places):
-        """Options that must not change a token; a device that is emulated where any place will do."""
+        """Options that must not change a token; a device that is emulated where any place will do, or attention beside
+        products."""
         device = ["--emulate-device", "48MiB", "--emulate-link", "1/1", "--attention",
                   draw.choice(["device", "host", "split:40%"])]
+        batches = draw.randint(1, 3)
+        if not (places is PLACES and draw.randrange(3)):
+            device = ["--side-by-side", "on"] if batches > 1 and draw.randrange(3) else []
         return ["--placement", draw.choice(places), "--disk-dir", self.dir, "--disk-dir-any", "--cache-dir",
                 self.path("cache"), "--threads", str(draw.randint(1, 3)), "--micro-batch", str(draw.randint(3, 9)),
-                "--micro-batches", str(draw.randint(1, 3)), "--executor", draw.choice(["serial", "overlapped"]),
-                *(device if places is PLACES and draw.randrange(3) else [])]
+                "--micro-batches", str(batches), "--executor", draw.choice(["serial", "overlapped"]), *device]
 
     def write_job(self, config):
         draw = random.Random(23)
