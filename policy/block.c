@@ -17,9 +17,11 @@
 #include <stdio.h>
 
 #define PAGE_BYTES_MIN (64 * AQ_KIB)
-/* A staging slot takes at most 1 / STAGE_SHARE of its memory, but at least STAGE_BYTES_MIN. */
-#define STAGE_SHARE     64
-#define STAGE_BYTES_MIN (4 * AQ_MIB)
+/* A staging slot takes at most 1 / STAGE_SHARE of its memory, one of a size that was asked for 1 /
+ * STAGE_SHARE_ASKED, but at least STAGE_BYTES_MIN. */
+#define STAGE_SHARE       64
+#define STAGE_SHARE_ASKED 8
+#define STAGE_BYTES_MIN   (4 * AQ_MIB)
 
 void aq_block_weight_bytes(const struct aq_block_inputs *in, uint64_t *ret_matrices,
                            uint64_t *ret_vectors)
@@ -191,6 +193,15 @@ static uint64_t pool_pages(const struct aq_block_shape *s, const struct aq_block
     uint64_t all = seats * longest, typically = seats * typical;
     typically -= aq_min_u64(typically, shared);
     return known ? aq_min_u64(all, typically * 5 / 4 + longest) : all;
+}
+
+/* Where KV passes through a stage on its way from host memory: most sequences that compute what
+ * others share.  Parts and micro-batches lend to each other what was computed before the last pass
+ * (aq_seats_lends), so those do whose prompts are in the first two. */
+static uint64_t leads_most(const struct aq_block_shape *s, const struct aq_block_inputs *in)
+{
+    uint64_t mean = in->sequences ? aq_max_u64(1, in->prompt_sum / in->sequences) : 1;
+    return 2 * s->micro_batches * aq_max_u64(1, aq_div_up(s->prompt_tokens, mean));
 }
 
 /* ---- ledger ------------------------------------------------------------------------------ */
@@ -607,8 +618,10 @@ static uint32_t part_seats(const struct aq_block_shape *s, const struct aq_block
                            const struct aq_kv_kinds *kinds)
 {
     uint64_t seat = kinds->runs * s->run_bytes;
-    uint64_t room = in->budget[in->separate ? AQ_DEVICE : AQ_HOST] / STAGE_SHARE;
-    uint64_t stage = aq_min_u64(AQ_BLOCK_STAGE_BYTES, aq_max_u64(STAGE_BYTES_MIN, room));
+    uint64_t most = in->stage_bytes ? in->stage_bytes : AQ_BLOCK_STAGE_BYTES;
+    uint64_t room = in->budget[in->separate ? AQ_DEVICE : AQ_HOST] /
+                    (in->stage_bytes ? STAGE_SHARE_ASKED : STAGE_SHARE);
+    uint64_t stage = aq_min_u64(most, aq_max_u64(STAGE_BYTES_MIN, room));
     uint64_t seats = aq_max_u64(1, stage / seat);
     seats = aq_max_u64(seats, aq_div_up(s->micro_batch, AQ_PART_MAX / 2));
     return (uint32_t)aq_min_u64(seats, s->micro_batch);
@@ -760,13 +773,19 @@ int aq_block_make(struct aq_block *b, const struct aq_block_inputs *given,
     if (rc < 0)
         return rc;
     uint64_t tier_seats[AQ_TIER_COUNT] = {0}, sharing[AQ_TIER_COUNT] = {0};
+    uint64_t leading = 0, lead_most = leads_most(&p->shape, in);
     for (uint32_t i = 0; i < p->part_count; i++) {
-        uint64_t n = (uint64_t)p->part[i].count * p->shape.micro_batches;
-        tier_seats[p->part[i].tier] += n;
+        const struct aq_part *part = &p->part[i];
+        uint64_t n = (uint64_t)part->count * p->shape.micro_batches;
+        tier_seats[part->tier] += n;
         /* Have it of their own: */
-        uint64_t first = p->alternate || p->part[i].staged ? p->shape.micro_batches : 1;
-        if (aq_seats_shares(p, &p->part[i]) && n > first)
-            sharing[p->part[i].tier] += n - first;
+        uint64_t first = p->alternate || part->staged ? p->shape.micro_batches : 1;
+        if (part->staged && part->tier == AQ_HOST) {
+            first = aq_min_u64(first, lead_most - leading);
+            leading += first;
+        }
+        if (aq_seats_shares(p, part) && n > first)
+            sharing[part->tier] += n - first;
     }
     for (int t = AQ_DEVICE; t <= AQ_HOST; t++)
         p->shape.page_count[t] = pool_pages(&p->shape, in, &p->kinds, tier_seats[t], sharing[t]);

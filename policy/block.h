@@ -39,7 +39,8 @@ struct aq_block_inputs {
     /* What the command line fixes; 0 is free. */
     uint32_t micro_batch, micro_batches, prompt_tokens;
     uint64_t chunk_bytes, prefetch_bytes;
-    double ring_steps; /* groups that a free ring holds; 0: AQ_BLOCK_RING_STEPS */
+    double ring_steps;    /* groups that a free ring holds; 0: AQ_BLOCK_RING_STEPS */
+    uint64_t stage_bytes; /* most of a staging slot of KV; 0: AQ_BLOCK_STAGE_BYTES */
     const struct aq_placement *placement; /* NULL: chosen */
     enum aq_attention_side attention;
     bool attention_auto; /* chosen: on the host where KV lives there */

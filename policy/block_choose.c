@@ -340,6 +340,34 @@ static int choose(struct aq_block *b, const struct aq_block_inputs *in, struct a
     return found < 0 ? found : b->program.op_count ? 0 : rc;
 }
 
+/* Where prompts begin alike: a choice with larger parts, if one is faster, and the size that it was
+ * made for.  Only the device's parts gain from being larger, so all are attended there. */
+static int choose_stage(struct aq_block *b, struct aq_block_inputs *io, struct aq_err *reterr)
+{
+    struct aq_block_inputs in = attended_on_the_device(io);
+    struct aq_block other = {0};
+    double rate, best = 0;
+    if (!aq_planner_tries_stages(b, io))
+        return 0;
+    int rc = aq_planner_rate(&best, b, io, reterr);
+    for (uint32_t i = 1; rc == 0 && i < AQ_PLANNER_STAGES; i++) {
+        in.stage_bytes = aq_planner_stages[i];
+        rc = choose(&other, &in, reterr);
+        if (rc == 0)
+            rc = aq_planner_rate(&rate, &other, &in, reterr);
+        if (rc == 0 && rate > best) {
+            struct aq_block better = other;
+            other = *b;
+            *b = better;
+            best = rate;
+            io->stage_bytes = in.stage_bytes;
+        }
+        rc = rc == UNFIT ? 0 : rc;
+    }
+    aq_block_close(&other);
+    return rc;
+}
+
 /* Most seats, fewer than the inputs fix, whose least block fits. */
 static int most_of_least(uint32_t *ret, const struct aq_block_inputs *given, struct aq_err *reterr)
 {
@@ -378,21 +406,20 @@ int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *given,
                     struct aq_err *reterr)
 {
     assert(given->prompt_max >= 1 && given->total_max >= given->prompt_max && given->threads >= 1);
-    struct aq_block_inputs tight = *given;
-    const struct aq_block_inputs *in = given;
+    struct aq_block_inputs in = *given;
     struct aq_block b = {0};
-    int rc = in->placement ? aq_placement_check(in->placement, reterr) : 0;
-    rc = rc < 0 ? rc : choose(&b, in, reterr);
+    int rc = in.placement ? aq_placement_check(in.placement, reterr) : 0;
+    rc = rc < 0 ? rc : choose(&b, &in, reterr);
     if (rc == UNFIT) {
-        tight.tight = true;
-        in = &tight;
-        rc = choose(&b, in, reterr);
+        in.tight = true;
+        rc = choose(&b, &in, reterr);
     }
-    if (rc == UNFIT && !in->placement)
+    if (rc == UNFIT && !in.placement)
         rc = refuse_least(given, reterr);
-    if (rc == 0)
-        rc = aq_planner_share_work(&b, in, reterr);
-    rc = rc < 0 ? rc : aq_planner_beside(&b, in, reterr);
+    rc = rc < 0 ? rc : choose_stage(&b, &in, reterr);
+    rc = rc < 0 ? rc : aq_planner_share_work(&b, &in, reterr);
+    rc = rc < 0 ? rc : aq_planner_beside(&b, &in, reterr);
+    rc = rc < 0 ? rc : aq_planner_stage(&b, &in, reterr);
     rc = rc < 0 ? rc : aq_program_order(&b.program, reterr);
     if (rc < 0) {
         aq_block_close(&b);

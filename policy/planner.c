@@ -581,24 +581,51 @@ int aq_planner_search(struct aq_block *best, const struct aq_block_inputs *in,
 static const uint32_t batches_beside[] = {1, 2, 3, 4, 6, 8};
 static const double beside_pays = 1.02;
 
-int aq_planner_beside(struct aq_block *best, const struct aq_block_inputs *in,
-                      struct aq_err *reterr)
+int aq_planner_rate(double *ret, struct aq_block *b, const struct aq_block_inputs *in,
+                    struct aq_err *reterr)
 {
     struct aq_forecast_work work = {
         .steps = in->steps, .sequences = in->sequences, .refill = in->refill, .serial = in->serial};
+    struct aq_forecast f = {0};
+    aq_forecast_mean(&work, in);
+    int rc = aq_program_order(&b->program, reterr);
+    rc = rc < 0 ? rc : aq_forecast_make(&f, b, &work, in->hw, reterr);
+    *ret = rc < 0 ? 0 : f.gen_tok_s;
+    return rc == -EINVAL ? 0 : rc;
+}
+
+/* Makes a block of this placement for the inputs and finds its rate; 0: it does not fit. */
+static int make_rated(double *ret, struct aq_block *b, const struct aq_block_inputs *in,
+                      const struct aq_placement *placement, struct aq_err *reterr)
+{
+    *ret = 0;
+    int rc = aq_block_make(b, in, placement, in->micro_batch, NULL);
+    if (rc == -ENOMEM)
+        return aq_error_memory(reterr, "block: search");
+    return rc < 0 || !aq_search_block_fits(b, in) ? 0 : aq_planner_rate(ret, b, in, reterr);
+}
+
+static void swap_blocks(struct aq_block *a, struct aq_block *b)
+{
+    struct aq_block was = *a;
+    *a = *b;
+    *b = was;
+}
+
+int aq_planner_beside(struct aq_block *best, const struct aq_block_inputs *in,
+                      struct aq_err *reterr)
+{
     const struct aq_block_shape *shape = &best->plan.shape;
     struct aq_placement placement = best->plan.placement;
     uint32_t seats = shape->micro_batch * shape->micro_batches, batches = shape->micro_batches;
     struct aq_block_inputs made = *in;
     struct aq_block other = {0};
-    struct aq_forecast f;
+    double rate, least;
     if (!in->side_by_side_auto || !in->hw || in->separate || in->serial || in->threads < 2 ||
         in->hw->device.attention_thread_bytes_per_s <= 0)
         return 0;
-    aq_forecast_mean(&work, in);
-    int rc = aq_program_order(&best->program, reterr);
-    rc = rc < 0 ? rc : aq_forecast_make(&f, best, &work, in->hw, reterr);
-    double least = beside_pays * f.gen_tok_s;
+    int rc = aq_planner_rate(&rate, best, in, reterr);
+    least = beside_pays * rate;
     made.placement = &placement;
     made.ring_steps = best->plan.ring_steps;
     made.side_by_side = true;
@@ -608,24 +635,65 @@ int aq_planner_beside(struct aq_block *best, const struct aq_block_inputs *in,
         if (made.micro_batches < batches || (in->micro_batches && made.micro_batches != batches) ||
             (in->micro_batch && made.micro_batch != in->micro_batch))
             continue;
-        rc = aq_block_make(&other, &made, &placement, made.micro_batch, NULL);
-        if (rc == -ENOMEM)
-            aq_error_memory(reterr, "block: side by side");
-        if (rc < 0 || !aq_search_block_fits(&other, in)) {
-            rc = rc == -ENOMEM ? rc : 0;
-            continue;
+        rc = make_rated(&rate, &other, &made, &placement, reterr);
+        if (rc == 0 && rate > least) {
+            swap_blocks(best, &other);
+            least = rate;
         }
-        rc = aq_program_order(&other.program, reterr);
-        rc = rc < 0 ? rc : aq_forecast_make(&f, &other, &work, in->hw, reterr);
-        if (rc < 0 || f.gen_tok_s <= least)
-            continue;
-        struct aq_block better = other;
-        other = *best;
-        *best = better;
-        least = f.gen_tok_s;
     }
     aq_block_close(&other);
-    return rc == -EINVAL ? 0 : rc; /* the machine has no rate for an op */
+    return rc;
+}
+
+const uint64_t aq_planner_stages[AQ_PLANNER_STAGES] = {0, 256 * AQ_MIB, AQ_GIB};
+
+bool aq_planner_tries_stages(const struct aq_block *b, const struct aq_block_inputs *in)
+{
+    enum { SHARE = 20 }; /* of the prompts' tokens: what --share-prefixes auto asks for */
+    bool staged = in->separate;
+    for (uint32_t i = 0; i < b->plan.part_count; i++)
+        staged |= b->plan.part[i].staged;
+    return in->hw && staged && in->shared_sum * SHARE >= in->prompt_sum && in->shared_sum > 0;
+}
+
+/* The inputs with all that the planner chose for this block. */
+static struct aq_block_inputs as_chosen(const struct aq_block *b, const struct aq_block_inputs *in,
+                                        const struct aq_placement *placement)
+{
+    struct aq_block_inputs made = *in;
+    made.placement = placement;
+    made.micro_batch = b->plan.shape.micro_batch;
+    made.micro_batches = b->plan.shape.micro_batches;
+    made.ring_steps = b->plan.ring_steps;
+    made.attention_auto = false;
+    made.split_host = b->plan.split_host;
+    aq_plan_attention(&made.attention, &b->plan);
+    made.host_products_auto = false;
+    made.host_products = b->plan.host_products;
+    made.side_by_side_auto = false;
+    made.side_by_side = b->plan.side_by_side;
+    return made;
+}
+
+int aq_planner_stage(struct aq_block *best, const struct aq_block_inputs *in, struct aq_err *reterr)
+{
+    struct aq_placement placement = best->plan.placement;
+    struct aq_block_inputs made = as_chosen(best, in, &placement);
+    struct aq_block other = {0};
+    double rate, least = 0;
+    int rc = 0;
+    if (!aq_planner_tries_stages(best, in))
+        return 0;
+    for (uint32_t i = 0; rc == 0 && i < AQ_PLANNER_STAGES; i++) {
+        made.stage_bytes = aq_planner_stages[i];
+        rc = make_rated(&rate, &other, &made, &placement, reterr);
+        if (rc == 0 && rate > least) {
+            swap_blocks(best, &other);
+            least = rate;
+        }
+    }
+    aq_block_close(&other);
+    return rc;
 }
 
 int aq_planner_share_work(struct aq_block *best, const struct aq_block_inputs *in,

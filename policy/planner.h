@@ -38,4 +38,19 @@ int aq_planner_share_work(struct aq_block *best, const struct aq_block_inputs *i
 int aq_planner_beside(struct aq_block *best, const struct aq_block_inputs *in,
                       struct aq_err *reterr);
 
+/* Tokens generated per second that a block for these inputs is predicted to reach, by sequences of
+ * their mean lengths; 0: in->hw has no rate for one of its ops.  Orders its program. */
+int aq_planner_rate(double *ret, struct aq_block *b, const struct aq_block_inputs *in,
+                    struct aq_err *reterr);
+
+/* Sizes of a staging slot of KV that are tried where much of the prompts is shared, which crosses
+ * the link, or is read from disk, once for each part: in->stage_bytes, smallest first. */
+enum { AQ_PLANNER_STAGES = 3 };
+extern const uint64_t aq_planner_stages[AQ_PLANNER_STAGES];
+/* Are others than the first worth trying for a block of these inputs? */
+bool aq_planner_tries_stages(const struct aq_block *b, const struct aq_block_inputs *in);
+/* Replaces *best, a block that fits, by the fastest that differs from it in this size alone. */
+int aq_planner_stage(struct aq_block *best, const struct aq_block_inputs *in,
+                     struct aq_err *reterr);
+
 #endif

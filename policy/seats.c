@@ -221,15 +221,28 @@ static bool is_coming(const struct aq_seats *s, const struct aq_seat *t)
     return t->taken && (!t->seen || t->bound == s->pass);
 }
 
+/* Are the keys of the prompt in this seat home, whichever part they went home from?  In the pass
+ * before the last they were sent.  In the last one that part's KV was fetched, for which it had to
+ * be home; and what the coming pass fetches comes after that, on a lane that is in order. */
+static bool is_home(const struct aq_seats *s, const struct aq_seat *t)
+{
+    return t->seen && t->bound + 2 <= s->pass;
+}
+
 bool aq_seats_lends(const struct aq_seats *s, uint32_t from, uint32_t to)
 {
+    const struct aq_plan *plan = s->opts.plan;
     const struct aq_seat *t = &s->seat[from];
-    const struct aq_part *part = part_of(s, from);
-    uint32_t each = s->opts.plan->shape.micro_batch;
+    const struct aq_part *of = part_of(s, from), *part = part_of(s, to);
+    uint32_t each = plan->shape.micro_batch;
     bool beside = from / each == to / each;
-    bool before = from < to && (beside || !s->opts.plan->alternate);
-    return t->taken && part == part_of(s, to) && aq_seats_shares(s->opts.plan, part) &&
-           (beside || !part->staged) && drops_none(s, t) && (before || !is_coming(s, t));
+    bool before = from < to && (beside || !plan->alternate);
+    if (!t->taken || !drops_none(s, t) || !aq_seats_shares(plan, of) ||
+        !aq_seats_shares(plan, part))
+        return false;
+    if (of != part || (part->staged && !beside))
+        return of->tier == AQ_HOST && part->tier == AQ_HOST && is_home(s, t);
+    return before || !is_coming(s, t);
 }
 
 bool aq_seats_copies_tail(const struct aq_seats *s, uint32_t from, uint32_t to)

@@ -169,10 +169,11 @@ bool aq_seats_shares(const struct aq_plan *plan, const struct aq_part *part);
 /* May a sequence that takes seat `to` begin with pages of the one in seat `from`?  Both seats have
  * their pages in one pool, no key of the one in `from` is ever dropped, and its prompt is computed
  * no later: of two prompts in one pass, the one in the lower seat, of the same micro-batch where
- * steps visit micro-batches up and down.  Where KV passes through a stage both are of one
- * micro-batch, as the moves of another do not wait for those of this one.  Of those who may, the
- * lowest seat lends from which the one that asks, of whose prompt one token is left, has most
- * tokens. */
+ * steps visit micro-batches up and down.  Where KV passes through a stage, the moves of another
+ * part or micro-batch do not wait for those of this one: the prompt in `from` was computed before
+ * the last pass, and both have their KV in host memory; on disk each part has its own.  Of those
+ * who may, the lowest seat lends from which the one that asks, of whose prompt one token is left,
+ * has most tokens. */
 bool aq_seats_lends(const struct aq_seats *s, uint32_t from, uint32_t to);
 /* May a sequence in seat `to` also copy what is no whole page from the one in seat `from`, which
  * lends to it?  Where the memory of the products is the host's, and `from` has surely no end before

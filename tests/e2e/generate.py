@@ -440,6 +440,25 @@ class Generate(Rig):
         self.assertLess(moved["on"][0], moved["off"][0] / 3)
         self.assertLess(moved["on"][1], moved["off"][1] / 3)
 
+    def test_behind_a_link_parts_share_what_is_home(self):
+        header = "The old house stood at the end of the lane, and nobody had lived in it. " * 8
+        self.write([{"id": f"q{i}", "prompt": header + f"Number {i}: who", "max_tokens": 2 + i * 5 % 9}
+                    for i in range(40)])
+        moved, lines = {}, {}
+        for share in ("off", "on"):
+            report = self.reported("--share-prefixes", share, "--emulate-device", "64MiB", "--emulate-link", "2/2",
+                                   "--attention", "device", "--placement", "weights=0/100/0 kv=0/100/0 hidden=100/0/0",
+                                   "--micro-batch", "1", "--micro-batches", "3", "--ordered",
+                                   target=self.path(f"{share}.jsonl"))
+            moved[share] = report["lanes"]["d2h"]["bytes"]
+            lines[share] = lines_of(self.path(f"{share}.jsonl"))
+            for line in lines[share]:
+                line.pop("created", None)
+        self.assertEqual(lines["off"], lines["on"])
+        # All but the first of each micro-batch, and of those that take seats a pass later.
+        self.assertGreater(report["shared_tokens"], 32 * 128)
+        self.assertLess(moved["on"], moved["off"] / 2)  # prompts are sent home, and a new key a pass
+
     def share_a_header(self, least, *words):
         """Eight prompts with one header: results are the same with sharing on and off, and so many tokens shared."""
         header = "The old house stood at the end of the lane, and nobody had lived in it. " * 8

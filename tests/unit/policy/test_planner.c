@@ -3,6 +3,7 @@
  * grid, always within the budgets, the same for the same machine, and different where machines
  * differ. */
 #include "base/prng.h"
+#include "policy/planner.h"
 #include "tests/test.h"
 #include "tests/unit/policy/plans.h"
 #include "tests/unit/policy/same_plans.h"
@@ -289,6 +290,68 @@ static void split_attention_is_chosen_where_link_and_host_add_up(void **state)
         double share = 100 * host / (host + hw.h2d_bytes_per_s);
         assert_true(fabs(b.plan.split_host - share) <= 12);
     }
+    aq_block_close(&b);
+    aq_steps_close(&m);
+}
+
+static uint64_t largest_part(const struct aq_plan *p)
+{
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < p->part_count; i++) {
+        uint64_t bytes = aq_plan_part_bytes(p, &p->part[i]);
+        most = p->part[i].staged && bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+/* The block's inputs with all that was chosen. */
+static struct aq_block_inputs fixed_as(const struct aq_block *b, struct aq_block_inputs in,
+                                       struct aq_placement *place)
+{
+    *place = b->plan.placement;
+    in.placement = place;
+    in.micro_batch = b->plan.shape.micro_batch;
+    in.micro_batches = b->plan.shape.micro_batches;
+    in.attention_auto = false;
+    aq_plan_attention(&in.attention, &b->plan);
+    in.split_host = b->plan.split_host;
+    return in;
+}
+
+/* What prompts share crosses the link once for each part. */
+static void parts_are_larger_where_prompts_begin_alike(void **state)
+{
+    struct aq_model_steps m = plans_model(48, 2048, 32, 512);
+    struct aq_block_inputs in = long_chats(&m);
+    struct aq_hardware hw = accelerator(3e9);
+    struct aq_block b = {0}, same = {0};
+    struct aq_placement place;
+    in.hw = &hw;
+    in.attention_auto = true;
+    in.weight_format = AQ_BF16;
+    in.prompt_max = 1224;
+    in.total_max = 1288;
+    in.sequences = 512;
+    in.prompt_sum = in.sequences * in.prompt_max;
+    in.total_sum = in.sequences * in.total_max;
+    in.budget[AQ_DEVICE] = 2 * AQ_GIB;
+    in.budget[AQ_HOST] = 16 * AQ_GIB;
+    double alone = chosen_with(&b, in, AUTO);
+    assert_in_range(largest_part(&b.plan), 0, in.budget[AQ_DEVICE] / 64);
+    in.shared_sum = in.sequences * 1024ull;
+    double shared = chosen_with(&b, in, AUTO);
+    assert_in_range(largest_part(&b.plan), in.budget[AQ_DEVICE] / 64 + 1, in.budget[AQ_DEVICE] / 8);
+
+    struct aq_block_inputs fixed = fixed_as(&b, in, &place);
+    assert_int_equal(aq_block_make(&same, &fixed, &place, fixed.micro_batch, NULL), 0);
+    double small = 0;
+    assert_int_equal(aq_planner_rate(&small, &same, &fixed, NULL), 0);
+    assert_int_equal(aq_block_choose(&same, &fixed, NULL), 0);
+    assert_true(plans_are_same(&same.plan, &b.plan));
+    print_message("%.0f tok/s, %.0f where prompts share, %.0f in parts of the usual size\n", alone,
+                  shared, small);
+    assert_true(shared > 1.1 * small && shared > 1.5 * alone);
+    aq_block_close(&same);
     aq_block_close(&b);
     aq_steps_close(&m);
 }
@@ -774,6 +837,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(kv_is_on_a_disk_only_where_that_is_faster),
     cmocka_unit_test(what_is_told_to_be_needed_is_enough),
     cmocka_unit_test(a_disk_helps_where_a_separate_devices_host_is_small),
+    cmocka_unit_test(parts_are_larger_where_prompts_begin_alike),
     cmocka_unit_test(split_attention_is_chosen_where_link_and_host_add_up),
     cmocka_unit_test(the_share_of_split_attention_is_nearly_the_best),
     cmocka_unit_test(one_side_attends_where_the_other_has_no_time),

@@ -3,7 +3,8 @@
  * share pages that hold the same tokens and no others, admission takes as many as fit when each
  * page counts once, and there is always a page.  On disk each run is written once and read once in
  * a pass for all who share it, and what is read are the sequence's own tokens, whoever has ended in
- * between.
+ * between.  Behind a link parts and micro-batches share what is home by then, and each part loads it
+ * once.
  *
  * Passes are played in the memory of the pages: rows leave their tokens there, layer by layer in
  * the order in which micro-batches are visited, and all that a sequence reads must be its own
@@ -42,6 +43,7 @@ struct rig {
     } one[SEQUENCES];
     uint32_t waiting, ended, now[SEQUENCES]; /* the next one; how many are over; by seat */
     uint32_t passes;
+    uint64_t across; /* tokens of prompts in other parts or micro-batches that were not computed */
     uint64_t shared, copied, taken; /* tokens that were not computed; those of them copied, and
                                        those that an ended sequence left */
     uint64_t *disk;                 /* what was written to each run of the scratch file; 0: none */
@@ -100,12 +102,24 @@ static uint32_t begins_alike(void *user, uint32_t from, uint32_t known)
     return alike(&r->one[r->waiting], &r->one[r->now[from]]);
 }
 
+/* Are two seats of one part and micro-batch? */
+static bool side_by_side(const struct rig *r, uint32_t a, uint32_t b)
+{
+    const struct aq_plan *plan = &r->block.plan;
+    return a / plan->shape.micro_batch == b / plan->shape.micro_batch &&
+           aq_seats_part(plan, a) == aq_seats_part(plan, b);
+}
+
 static void has_sat(void *user, uint32_t seat)
 {
     struct rig *r = user;
     const struct aq_seat *t = &r->seats.seat[seat];
     r->now[seat] = r->waiting++;
     r->shared += t->prefix;
+    bool near =
+        t->from / r->block.plan.shape.micro_batch == seat / r->block.plan.shape.micro_batch &&
+        aq_seats_part(&r->block.plan, t->from) == aq_seats_part(&r->block.plan, seat);
+    r->across += near ? 0 : t->prefix;
     r->taken += t->takes ? t->prefix : 0;
     r->copied += t->takes ? 0 : t->prefix - aq_seat_shared_slots(&r->block.plan, t);
     if (t->takes)
@@ -141,7 +155,8 @@ static void bound(void *user, uint32_t seat)
         r->row[r->rows++] = seat;
 }
 
-static void open_rig(struct rig *r, uint64_t seed, bool share, enum aq_tier tier)
+/* link: KV passes from this tier through the stages of a separate device. */
+static void open_rig(struct rig *r, uint64_t seed, bool share, enum aq_tier tier, bool link)
 {
     static const struct aq_seats_ops ops = {.next = next_waiting,
                                             .alike = begins_alike,
@@ -168,15 +183,20 @@ static void open_rig(struct rig *r, uint64_t seed, bool share, enum aq_tier tier
     in.micro_batches = 1 + roll(r, 8, 1, 3);
     in.alternate = roll(r, 8, 2, 2);
     in.placement = &place;
+    in.separate = link;
+    in.attention = AQ_ATTEND_DEVICE;
+    in.attention_auto = false;
+    in.stage_bytes = AQ_MIB * (1 + roll(r, 8, 5, 4)); /* of 350 KiB a seat, or 210 */
     r->block = plans_choose(&in);
     struct aq_block_shape *s = &r->block.plan.shape;
     uint64_t seats = (uint64_t)s->micro_batch * s->micro_batches;
     uint64_t longest = (uint64_t)LAYERS * aq_div_up(r->longest, s->page_slots);
     if (tier == AQ_HOST)
         s->page_count[AQ_HOST] = longest * (4 + roll(r, 8, 3, 4 * (uint32_t)seats)) / 4;
-    uint64_t limit[AQ_TIER_COUNT] = {[AQ_HOST] = AQ_GIB};
+    uint64_t limit[AQ_TIER_COUNT] = {[AQ_HOST] = AQ_GIB, [AQ_DEVICE] = AQ_GIB};
     assert_int_equal(aq_mem_open(&r->mem, limit, NULL), 0);
-    struct aq_device_opts device = {.kind = AQ_DEVICE_UNIFIED, .mem = r->mem};
+    struct aq_device_opts device = {.kind = link ? AQ_DEVICE_EMULATED : AQ_DEVICE_UNIFIED,
+                                    .mem = r->mem};
     assert_int_equal(aq_device_open(&r->device, &device, NULL), 0);
     struct aq_kv_opts kv = {r->device, &r->block.plan, r->steps.kv_heads};
     assert_int_equal(aq_kv_open(&r->kv, &kv, NULL), 0);
@@ -354,12 +374,10 @@ static void play_pass(struct rig *r)
 /* Slots at the beginning that two seats of a part have in the same pages; of others none. */
 static uint32_t in_common(const struct rig *r, uint32_t a, uint32_t b)
 {
-    const struct aq_plan *plan = &r->block.plan;
     const struct aq_seat *s = &r->seats.seat[a], *t = &r->seats.seat[b];
     uint8_t *const *x = aq_kv_blocks(r->kv, a, 0), *const *y = aq_kv_blocks(r->kv, b, 0);
     uint32_t runs = (s->seen < t->seen ? s->seen : t->seen) / 32, n = 0;
-    if (a / plan->shape.micro_batch != b / plan->shape.micro_batch ||
-        aq_seats_part(plan, a) != aq_seats_part(plan, b))
+    if (!side_by_side(r, a, b))
         return 0;
     while (n < runs && x[n] == y[n])
         n++;
@@ -497,6 +515,92 @@ static void run_on_disk(struct rig *r)
     }
 }
 
+/* ---- behind a link ----------------------------------------------------------------------- */
+
+/* What a slot's first bytes in host memory hold there. */
+struct kept {
+    uint32_t mark, pass, seat; /* whose token, when it was sent home, and from which seat */
+};
+
+static struct kept *kept_of(const struct rig *r, uint32_t seat, uint32_t layer, uint32_t i)
+{
+    return (struct kept *)(void *)aq_kv_blocks(r->kv, seat, layer)[i / 32] + i % 32;
+}
+
+/* Run `run` of a seat is fetched: its own tokens, which its part has sent home or another, that one
+ * in a pass before the last, because its moves of the last may still be under way. */
+static void load_run(struct rig *r, uint32_t seat, uint32_t layer, uint32_t run)
+{
+    const struct aq_seat *t = &r->seats.seat[seat];
+    for (uint32_t i = 32 * run; i < 32 * (run + 1) && i < t->seen - t->rows; i++) {
+        const struct kept *found = kept_of(r, seat, layer, i);
+        uint32_t after = side_by_side(r, found->seat, seat) ? 1 : 2;
+        if (found->mark != mark_of(r, seat, i) || found->pass + after > r->passes)
+            fail_msg("seed %llu, pass %u, seat %u, layer %u: slot %u, %u of them shared, is of "
+                     "pass %u and seat %u",
+                     (unsigned long long)r->seed, r->passes, seat, layer, i, t->prefix, found->pass,
+                     found->seat);
+        r->reads++;
+    }
+}
+
+/* Each of a seat's runs is in a stage: it, or the one that brings it, loads or makes it. */
+static void check_brought(const struct rig *r, uint32_t seat)
+{
+    const struct aq_plan *plan = &r->block.plan;
+    const struct aq_seat *t = &r->seats.seat[seat];
+    for (uint32_t run = 0; 32 * run < t->seen; run++) {
+        uint32_t by = bringer_of(r, seat, run);
+        const struct aq_seat *of = &r->seats.seat[by];
+        struct aq_kv_traffic moves;
+        aq_kv_traffic_of(&moves, plan, &plan->part[aq_seats_part(plan, by)], of, 0);
+        bool makes = run >= (of->seen - of->rows) / 32;
+        assert_true(of->rows && (makes || (run >= moves.load.first && run < moves.load.end)));
+        assert_true(side_by_side(r, by, seat));
+        assert_ptr_equal(aq_kv_blocks(r->kv, by, 0)[run], aq_kv_blocks(r->kv, seat, 0)[run]);
+    }
+}
+
+/* All that a pass fetches, and then all that it sends home. */
+static void play_link(struct rig *r)
+{
+    const struct aq_plan *plan = &r->block.plan;
+    for (uint32_t i = 0; i < r->seats.count; i++) {
+        const struct aq_seat *t = &r->seats.seat[i];
+        struct aq_kv_traffic moves;
+        if (!t->rows)
+            continue;
+        aq_kv_traffic_of(&moves, plan, &plan->part[aq_seats_part(plan, i)], t, 0);
+        check_brought(r, i);
+        for (uint32_t run = moves.load.first; run < moves.load.end; run++) {
+            for (uint32_t layer = 0; layer < LAYERS; layer++)
+                load_run(r, i, layer, run);
+        }
+        r->moved += moves.load.end - moves.load.first;
+        r->brought += t->brought / 32;
+    }
+    for (uint32_t i = 0; i < r->seats.count; i++) {
+        const struct aq_seat *t = &r->seats.seat[i];
+        for (uint32_t at = t->seen - t->rows; t->rows && at < t->seen; at++) {
+            for (uint32_t layer = 0; layer < LAYERS; layer++)
+                *kept_of(r, i, layer, at) = (struct kept){mark_of(r, i, at), r->passes, i};
+        }
+    }
+}
+
+static void run_linked(struct rig *r)
+{
+    for (bool begun = false; r->ended < SEQUENCES; begun = true, r->passes++) {
+        r->rows = 0;
+        for (uint32_t k = 0; begun && k < r->block.plan.shape.micro_batches; k++)
+            aq_seats_turn(&r->seats, k);
+        aq_seats_begin_pass(&r->seats);
+        check_rows(r);
+        check_pages(r);
+        play_link(r);
+    }
+}
+
 static void run(struct rig *r)
 {
     for (bool begun = false; r->ended < SEQUENCES; begun = true, r->passes++) {
@@ -517,7 +621,7 @@ static void pages_are_shared_by_the_same_tokens_alone(void **state)
     for (uint64_t seed = 1; seed <= DRAWS; seed++) {
         struct rig r;
         for (int share = 0; share < 2; share++) {
-            open_rig(&r, seed, share, AQ_HOST);
+            open_rig(&r, seed, share, AQ_HOST, false);
             run(&r);
             *(share ? &with : &without) += r.passes;
             shared += r.shared;
@@ -555,7 +659,7 @@ static void runs_on_disk_are_moved_once_for_all_who_share_them(void **state)
     for (uint64_t seed = 1; seed <= DRAWS / 4; seed++) {
         struct rig r;
         for (int share = 0; share < 2; share++) {
-            open_rig(&r, seed, share, AQ_DISK);
+            open_rig(&r, seed, share, AQ_DISK, false);
             run_on_disk(&r);
             moved[share] += r.moved;
             shared += r.shared;
@@ -568,6 +672,34 @@ static void runs_on_disk_are_moved_once_for_all_who_share_them(void **state)
                   (unsigned long long)moved[0], (unsigned long long)brought);
     assert_true(shared > 200ull * DRAWS);
     assert_true(20 * moved[1] < 19 * moved[0]);
+}
+
+static void behind_a_link_parts_share_what_is_home(void **state)
+{
+    uint64_t shared = 0, brought = 0, across = 0, passes[2] = {0}, moved[2] = {0};
+    (void)state;
+    for (uint64_t seed = 1; seed <= DRAWS / 2; seed++) {
+        struct rig r;
+        for (int share = 0; share < 2; share++) {
+            open_rig(&r, seed, share, AQ_HOST, true);
+            run_linked(&r);
+            passes[share] += r.passes;
+            moved[share] += r.moved;
+            shared += r.shared;
+            across += r.across;
+            brought += r.brought;
+            assert_int_equal(r.copied + r.taken, 0);
+            close_rig(&r);
+        }
+    }
+    print_message("%llu tokens shared, %llu with another part or micro-batch; %llu passes, %llu "
+                  "without; %llu runs moved, %llu without; %llu brought by others\n",
+                  (unsigned long long)shared, (unsigned long long)across,
+                  (unsigned long long)passes[1], (unsigned long long)passes[0],
+                  (unsigned long long)moved[1], (unsigned long long)moved[0],
+                  (unsigned long long)brought);
+    assert_true(shared > 500ull * DRAWS && 4 * across > shared);
+    assert_true(passes[1] < passes[0] && moved[1] < moved[0]);
 }
 
 /* Sequences that have a prefix in common fit as long as its pages, once, and their own do; and
@@ -600,6 +732,7 @@ static void a_prefix_counts_once_until_its_last_user_ends(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(pages_are_shared_by_the_same_tokens_alone),
     cmocka_unit_test(runs_on_disk_are_moved_once_for_all_who_share_them),
+    cmocka_unit_test(behind_a_link_parts_share_what_is_home),
     cmocka_unit_test(a_prefix_counts_once_until_its_last_user_ends),
 };
 
