@@ -346,7 +346,7 @@ static int choose_stage(struct aq_block *b, struct aq_block_inputs *io, struct a
 {
     struct aq_block_inputs in = attended_on_the_device(io);
     struct aq_block other = {0};
-    double rate, best = 0;
+    struct aq_planner_rate rate, best = {0};
     if (!aq_planner_tries_stages(b, io))
         return 0;
     int rc = aq_planner_rate(&best, b, io, reterr);
@@ -355,7 +355,7 @@ static int choose_stage(struct aq_block *b, struct aq_block_inputs *io, struct a
         rc = choose(&other, &in, reterr);
         if (rc == 0)
             rc = aq_planner_rate(&rate, &other, &in, reterr);
-        if (rc == 0 && rate > best) {
+        if (rc == 0 && aq_planner_gain(&rate, &best) > 1) {
             struct aq_block better = other;
             other = *b;
             *b = better;

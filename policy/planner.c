@@ -581,24 +581,39 @@ int aq_planner_search(struct aq_block *best, const struct aq_block_inputs *in,
 static const uint32_t batches_beside[] = {1, 2, 3, 4, 6, 8};
 static const double beside_pays = 1.02;
 
-int aq_planner_rate(double *ret, struct aq_block *b, const struct aq_block_inputs *in,
-                    struct aq_err *reterr)
+int aq_planner_rate(struct aq_planner_rate *ret, struct aq_block *b,
+                    const struct aq_block_inputs *in, struct aq_err *reterr)
 {
     struct aq_forecast_work work = {
         .steps = in->steps, .sequences = in->sequences, .refill = in->refill, .serial = in->serial};
     struct aq_forecast f = {0};
+    *ret = (struct aq_planner_rate){0};
     aq_forecast_mean(&work, in);
     int rc = aq_program_order(&b->program, reterr);
     rc = rc < 0 ? rc : aq_forecast_make(&f, b, &work, in->hw, reterr);
-    *ret = rc < 0 ? 0 : f.gen_tok_s;
-    return rc == -EINVAL ? 0 : rc;
+    if (rc < 0)
+        return rc == -EINVAL ? 0 : rc;
+    ret->mean = f.gen_tok_s;
+    if (!in->refill || !in->length)
+        return 0;
+    rc = aq_forecast_job(&f, b, &work, in->length, in->length_count, in->hw, reterr);
+    ret->played = rc < 0 ? 0 : f.gen_tok_s;
+    return rc == -ENOMEM ? rc : 0;
 }
 
-/* Makes a block of this placement for the inputs and finds its rate; 0: it does not fit. */
-static int make_rated(double *ret, struct aq_block *b, const struct aq_block_inputs *in,
-                      const struct aq_placement *placement, struct aq_err *reterr)
+double aq_planner_gain(const struct aq_planner_rate *a, const struct aq_planner_rate *b)
 {
-    *ret = 0;
+    if (a->mean <= 0)
+        return 0;
+    return a->played > 0 && b->played > 0 ? a->played / b->played : a->mean / b->mean;
+}
+
+/* Makes a block of this placement for the inputs and finds its rate; none where it does not fit. */
+static int make_rated(struct aq_planner_rate *ret, struct aq_block *b,
+                      const struct aq_block_inputs *in, const struct aq_placement *placement,
+                      struct aq_err *reterr)
+{
+    *ret = (struct aq_planner_rate){0};
     int rc = aq_block_make(b, in, placement, in->micro_batch, NULL);
     if (rc == -ENOMEM)
         return aq_error_memory(reterr, "block: search");
@@ -620,12 +635,12 @@ int aq_planner_beside(struct aq_block *best, const struct aq_block_inputs *in,
     uint32_t seats = shape->micro_batch * shape->micro_batches, batches = shape->micro_batches;
     struct aq_block_inputs made = *in;
     struct aq_block other = {0};
-    double rate, least;
+    struct aq_planner_rate rate, least;
+    double pays = beside_pays;
     if (!in->side_by_side_auto || !in->hw || in->separate || in->serial || in->threads < 2 ||
         in->hw->device.attention_thread_bytes_per_s <= 0)
         return 0;
-    int rc = aq_planner_rate(&rate, best, in, reterr);
-    least = beside_pays * rate;
+    int rc = aq_planner_rate(&least, best, in, reterr);
     made.placement = &placement;
     made.ring_steps = best->plan.ring_steps;
     made.side_by_side = true;
@@ -636,9 +651,10 @@ int aq_planner_beside(struct aq_block *best, const struct aq_block_inputs *in,
             (in->micro_batch && made.micro_batch != in->micro_batch))
             continue;
         rc = make_rated(&rate, &other, &made, &placement, reterr);
-        if (rc == 0 && rate > least) {
+        if (rc == 0 && aq_planner_gain(&rate, &least) > pays) {
             swap_blocks(best, &other);
             least = rate;
+            pays = 1;
         }
     }
     aq_block_close(&other);
@@ -680,14 +696,14 @@ int aq_planner_stage(struct aq_block *best, const struct aq_block_inputs *in, st
     struct aq_placement placement = best->plan.placement;
     struct aq_block_inputs made = as_chosen(best, in, &placement);
     struct aq_block other = {0};
-    double rate, least = 0;
+    struct aq_planner_rate rate, least = {0};
     int rc = 0;
     if (!aq_planner_tries_stages(best, in))
         return 0;
     for (uint32_t i = 0; rc == 0 && i < AQ_PLANNER_STAGES; i++) {
         made.stage_bytes = aq_planner_stages[i];
         rc = make_rated(&rate, &other, &made, &placement, reterr);
-        if (rc == 0 && rate > least) {
+        if (rc == 0 && aq_planner_gain(&rate, &least) > 1) {
             swap_blocks(best, &other);
             least = rate;
         }

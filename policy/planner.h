@@ -38,10 +38,17 @@ int aq_planner_share_work(struct aq_block *best, const struct aq_block_inputs *i
 int aq_planner_beside(struct aq_block *best, const struct aq_block_inputs *in,
                       struct aq_err *reterr);
 
-/* Tokens generated per second that a block for these inputs is predicted to reach, by sequences of
- * their mean lengths; 0: in->hw has no rate for one of its ops.  Orders its program. */
-int aq_planner_rate(double *ret, struct aq_block *b, const struct aq_block_inputs *in,
-                    struct aq_err *reterr);
+/* Tokens generated per second that a block for these inputs is predicted to reach: by blocks of
+ * sequences of their mean lengths, 0 where in->hw has no rate for one of its ops; and where seats
+ * are refilled and all lengths are known by the whole work played with these, 0 where it was not,
+ * or is too long for that.  Orders its program. */
+struct aq_planner_rate {
+    double mean, played;
+};
+int aq_planner_rate(struct aq_planner_rate *ret, struct aq_block *b,
+                    const struct aq_block_inputs *in, struct aq_err *reterr);
+/* How many times as fast a is as b; 0 where a has no rate. */
+double aq_planner_gain(const struct aq_planner_rate *a, const struct aq_planner_rate *b);
 
 /* Sizes of a staging slot of KV that are tried where much of the prompts is shared, which crosses
  * the link, or is read from disk, once for each part: in->stage_bytes, smallest first. */

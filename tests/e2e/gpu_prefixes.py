@@ -27,7 +27,7 @@ class Prefixes(GpuCase):
         out = self.path("out.jsonl")
         p = subprocess.run([self.program, "generate", "--device", "cuda", "--deterministic", "--attention", "device",
                             "--shape", f.name, "--random-weights", "1", "--input", self.path("in.jsonl"), "--output", out,
-                            "--overwrite", "--threads", "1", "--cache-dir", self.path("cache"), "--micro-batch", "5",
+                            "--overwrite", "--threads", "1", "--cache-dir", self.path("cache"),
                             "--share-prefixes", share, "--report", self.path("report.json"), *words],
                            capture_output=True, text=True, timeout=900, check=False)
         self.assertEqual(p.returncode, 0, p.stderr)
@@ -42,15 +42,17 @@ class Prefixes(GpuCase):
         ids = [[draw.randrange(10, VOCAB) for _ in range(560)] for _ in range(2)]
         with open(self.path("in.jsonl"), "w", encoding="utf-8") as f:
             # One split and two that are shared, by four, by two, and by none.
-            for i, (of, begin) in enumerate(((0, 540), (0, 540), (0, 300), (0, 300), (1, 530), (1, 530), (1, 40))):
+            for i, (of, begin) in enumerate(((0, 540), (0, 540), (1, 530), (0, 300), (0, 300), (1, 530), (1, 40))):
                 prompt = ids[of][:begin] + [draw.randrange(10, VOCAB) for _ in range(5 + i)]
-                f.write(json.dumps({"id": i, "prompt": prompt, "max_tokens": 3, "ignore_eos": True, "logprobs": 3}) + "\n")
-        cases = ((OPT, DEVICE, ["--compute", "f32", "--kv-format", "f16"], 1500),
-                 (LLAMA, DEVICE, ["--compute", "f16", "--kv-format", "int8"], 1500),
-                 (LLAMA, STREAMED, ["--compute", "bf16", "--kv-format", "bf16"], 1500),
+                f.write(json.dumps({"id": i, "prompt": prompt, "max_tokens": 3 + i % 4 * 2, "ignore_eos": True, "logprobs": 3}) + "\n")
+        five, four = ["--micro-batch", "5"], ["--micro-batch", "2", "--micro-batches", "2"]
+        cases = ((OPT, DEVICE, [*five, "--compute", "f32", "--kv-format", "f16"], 1500),
+                 (LLAMA, DEVICE, [*five, "--compute", "f16", "--kv-format", "int8"], 1500),
+                 # Micro-batches share what is home.
+                 (LLAMA, STREAMED, [*four, "--compute", "bf16", "--kv-format", "bf16"], 1300),
                  # What their queries have in common is summed once for the prompts of a pass.
-                 (OPT, DEVICE, ["--compute", "f32", "--kv-format", "f16", *H2O], 1000),
-                 (LLAMA, DEVICE, ["--compute", "bf16", "--kv-format", "bf16", *H2O, "--kv-decay", "0.9"], 1000))
+                 (OPT, DEVICE, [*five, "--compute", "f32", "--kv-format", "f16", *H2O], 1000),
+                 (LLAMA, DEVICE, [*five, "--compute", "bf16", "--kv-format", "bf16", *H2O, "--kv-decay", "0.9"], 1000))
         if "ASAN_OPTIONS" in os.environ:  # of each model one
             cases = cases[1::2]
         for shape, placement, words, least in cases:

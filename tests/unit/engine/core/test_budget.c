@@ -77,6 +77,7 @@ static void draw(struct drawn *d, uint64_t number, uint64_t device_bytes)
     o->emulate_device = device_bytes;
     o->emulate_link = (struct aq_link_choice){{0}};
     o->host_products = (struct aq_host_products_choice){0};
+    o->side_by_side = AQ_BESIDE_OFF; /* for a CPU that computes all */
     o->attention = attended(sides[aq_prng_below(rig.seed, number, 6, AQ_ARRAY_LEN(sides))]);
     o->chunk = o->prefetch = 0;
     o->placement = placed(free ? NULL : d->placement);

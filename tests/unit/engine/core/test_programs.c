@@ -21,16 +21,16 @@ struct variant {
 };
 
 static const struct variant variants[] = {
-    {.name = "pre-norm", .want = UINT64_C(0x005600756e38a6c2)},
+    {.name = "pre-norm", .want = UINT64_C(0x73d2fd4e8d22f4e4)},
     {.name = "post-norm, projected",
      .post_norm = true,
      .projected = true,
-     .want = UINT64_C(0xf82ca9c78027549a)},
+     .want = UINT64_C(0xaa3190066449337b)},
     {.name = "biasless, plain norm, untied",
      .biasless = true,
      .plain_norm = true,
      .untied = true,
-     .want = UINT64_C(0x9e1f9b5f90585686)},
+     .want = UINT64_C(0x37911a130bdae063)},
 };
 
 static const struct variant *now; /* the one that model() makes */

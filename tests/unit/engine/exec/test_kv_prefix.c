@@ -3,17 +3,18 @@
  * share pages that hold the same tokens and no others, admission takes as many as fit when each
  * page counts once, and there is always a page.  On disk each run is written once and read once in
  * a pass for all who share it, and what is read are the sequence's own tokens, whoever has ended in
- * between.  Behind a link parts and micro-batches share what is home by then, and each part loads it
- * once.
+ * between.  Behind a link parts and micro-batches share what is home by then, and each part loads
+ * it once.
  *
  * Passes are played in the memory of the pages: rows leave their tokens there, layer by layer in
  * the order in which micro-batches are visited, and all that a sequence reads must be its own
  * tokens still.  Rows of a part that share pages stand side by side.
  *
  * Known to fail it: a page that its first user's end frees; a seat that lends to lower ones, or
- * with --alternate to another micro-batch, in the pass that computes its prompt; pages of a prefix
- * that do not pass to the next in the order as one leaves; a prefix that is one page too long; an
- * admission that counts one page too few. */
+ * with --alternate to another micro-batch, in the pass that computes its prompt; one that lends to
+ * another part behind a link in that pass or the next; pages of a prefix that do not pass to the
+ * next in the order as one leaves; a prefix that is one page too long; an admission that counts one
+ * page too few. */
 #include "base/mem.h"
 #include "base/prng.h"
 #include "engine/exec/kv_pages.h"
