@@ -372,6 +372,14 @@ void aq_claims_open(struct aq_claims *c, const struct aq_pool *p, uint32_t units
     }
 }
 
+uint32_t aq_claims_entries(const struct aq_pool *p, uint64_t tiles)
+{
+    enum { RETURNS = 3 };
+    uint32_t threads = p->crew->threads, each = tiles < threads ? (uint32_t)tiles : threads;
+    bool paired = atomic_load_explicit(&p->crew->paired, memory_order_relaxed);
+    return paired && each > 1 ? (1 + RETURNS) * each : each;
+}
+
 uint32_t aq_claims_next(struct aq_claims *c, const struct aq_pool *p, uint32_t worker)
 {
     uint32_t own = p->crew->worker[worker].group, groups = p->crew->groups.count;

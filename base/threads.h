@@ -101,6 +101,10 @@ struct aq_claims {
 };
 #define AQ_NO_TILE UINT32_MAX
 void aq_claims_open(struct aq_claims *c, const struct aq_pool *p, uint32_t units, uint32_t each);
+/* Tiles of the outer grid for so many inner ones: one for each worker, and where an owner has an
+ * aside several, because a worker that has left one to serve the other owner comes back by
+ * another. */
+uint32_t aq_claims_entries(const struct aq_pool *p, uint64_t tiles);
 /* The next tile for this worker; AQ_NO_TILE: none is left, or the worker is to serve others: the
  * owner, whose tile is the first of the grid, gets those that are left. */
 uint32_t aq_claims_next(struct aq_claims *c, const struct aq_pool *p, uint32_t worker);

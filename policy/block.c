@@ -150,10 +150,9 @@ static uint64_t cross_pool_pages(const struct aq_block_shape *s, const struct aq
     return known ? aq_min_u64(all, usual) : all;
 }
 
-/* What a mean sequence of plans of this shape has of the pages of another: no more slots than
- * sequences share on average.  0: keys are dropped, so that nothing is shared. */
-static double shared_slots(const struct aq_block_inputs *in, const struct aq_block_shape *s,
-                           const struct aq_kv_kinds *kinds)
+/* No more slots than sequences share on average. */
+double aq_block_shared_slots(const struct aq_block_inputs *in, const struct aq_block_shape *s,
+                             const struct aq_kv_kinds *kinds)
 {
     if (!in->shared_sum || !in->sequences || in->kv.residual.tokens)
         return 0;
@@ -188,7 +187,7 @@ static uint64_t pool_pages(const struct aq_block_shape *s, const struct aq_block
         longest += aq_block_pages(s, k->layers, most);
         typical += aq_block_pages(s, k->layers, mean);
     }
-    double pages = shared_slots(in, s, kinds) / s->page_slots * kinds->layers;
+    double pages = aq_block_shared_slots(in, s, kinds) / s->page_slots * kinds->layers;
     uint64_t shared = sharing && known ? (uint64_t)((double)sharing * pages) : 0;
     uint64_t all = seats * longest, typically = seats * typical;
     typically -= aq_min_u64(typically, shared);
@@ -612,17 +611,19 @@ static void size_ring(struct aq_plan *p, const struct aq_block_inputs *in)
     p->staging_chunks = 4;
 }
 
-/* Seats of a staged part: as many as fit a staging slot of moderate size, or of a smaller one where
- * slots of that size would take too much of their memory. */
-static uint32_t part_seats(const struct aq_block_shape *s, const struct aq_block_inputs *in,
-                           const struct aq_kv_kinds *kinds)
+uint64_t aq_block_stage_bytes(const struct aq_block_inputs *in)
 {
-    uint64_t seat = kinds->runs * s->run_bytes;
     uint64_t most = in->stage_bytes ? in->stage_bytes : AQ_BLOCK_STAGE_BYTES;
     uint64_t room = in->budget[in->separate ? AQ_DEVICE : AQ_HOST] /
                     (in->stage_bytes ? STAGE_SHARE_ASKED : STAGE_SHARE);
-    uint64_t stage = aq_min_u64(most, aq_max_u64(STAGE_BYTES_MIN, room));
-    uint64_t seats = aq_max_u64(1, stage / seat);
+    return aq_min_u64(most, aq_max_u64(STAGE_BYTES_MIN, room));
+}
+
+/* Seats of a staged part: as many as fit a staging slot. */
+static uint32_t part_seats(const struct aq_block_shape *s, const struct aq_block_inputs *in,
+                           const struct aq_kv_kinds *kinds)
+{
+    uint64_t seats = aq_max_u64(1, aq_block_stage_bytes(in) / (kinds->runs * s->run_bytes));
     seats = aq_max_u64(seats, aq_div_up(s->micro_batch, AQ_PART_MAX / 2));
     return (uint32_t)aq_min_u64(seats, s->micro_batch);
 }
@@ -763,6 +764,7 @@ int aq_block_make(struct aq_block *b, const struct aq_block_inputs *given,
     p->alternate = in->alternate;
     p->workspaces = in->separate ? 2 : 1;
     p->kv_stages = p->hidden_slots = 2;
+    p->stage_bytes = in->stage_bytes ? aq_block_stage_bytes(in) : 0;
     shape_for(&p->shape, &p->kinds, in, seats);
     p->unpack =
         is_quantised(in->weight_format) && in->products != AQ_Q8 && p->shape.micro_batches > 1;

@@ -88,6 +88,20 @@ struct aq_block {
     bool tight; /* as in the inputs; forecasts do not count the cost of small tiles */
 };
 void aq_block_close(struct aq_block *b);
+static inline void aq_block_swap(struct aq_block *a, struct aq_block *b)
+{
+    struct aq_block was = *a;
+    *a = *b;
+    *b = was;
+}
+
+/* Most bytes of a staging slot of KV for these inputs: those that they ask for, within a share of
+ * its memory, or the usual ones. */
+uint64_t aq_block_stage_bytes(const struct aq_block_inputs *in);
+/* Slots that a mean sequence of such a plan has of the pages of another; 0: sequences drop keys, or
+ * have nothing in common, so that nothing is shared. */
+double aq_block_shared_slots(const struct aq_block_inputs *in, const struct aq_block_shape *shape,
+                             const struct aq_kv_kinds *kinds);
 
 /* Bytes of the weights by kind: matrices in panels, tables row-major, vectors in f32. */
 void aq_block_weight_bytes(const struct aq_block_inputs *in, uint64_t *ret_matrices,

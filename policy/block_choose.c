@@ -254,9 +254,7 @@ static int try_tiers(struct aq_block *b, struct aq_block *other, const struct aq
             at[what] = before;
             continue;
         }
-        struct aq_block better = *other;
-        *other = *b;
-        *b = better;
+        aq_block_swap(other, b);
     }
     return at[what] != was;
 }
@@ -340,8 +338,13 @@ static int choose(struct aq_block *b, const struct aq_block_inputs *in, struct a
     return found < 0 ? found : b->program.op_count ? 0 : rc;
 }
 
-/* Where prompts begin alike: a choice with larger parts, if one is faster, and the size that it was
- * made for.  Only the device's parts gain from being larger, so all are attended there. */
+/* How many times as fast a plan with larger stages must be: they take memory, and rates are known
+ * to a few percent. */
+static const double stage_pays = 1.005;
+
+/* Where prompts begin alike: a choice with larger parts, if one is faster; and the size of a stage
+ * is a choice like others, which the plan tells.  Only parts that the device attends gain from
+ * being larger, so all are attended there. */
 static int choose_stage(struct aq_block *b, struct aq_block_inputs *io, struct aq_err *reterr)
 {
     struct aq_block_inputs in = attended_on_the_device(io);
@@ -350,21 +353,21 @@ static int choose_stage(struct aq_block *b, struct aq_block_inputs *io, struct a
     if (!aq_planner_tries_stages(b, io))
         return 0;
     int rc = aq_planner_rate(&best, b, io, reterr);
+    uint64_t found = aq_block_stage_bytes(io);
     for (uint32_t i = 1; rc == 0 && i < AQ_PLANNER_STAGES; i++) {
         in.stage_bytes = aq_planner_stages[i];
         rc = choose(&other, &in, reterr);
         if (rc == 0)
             rc = aq_planner_rate(&rate, &other, &in, reterr);
-        if (rc == 0 && aq_planner_gain(&rate, &best) > 1) {
-            struct aq_block better = other;
-            other = *b;
-            *b = better;
+        if (rc == 0 && aq_planner_gain(&rate, &best) > stage_pays) {
+            aq_block_swap(b, &other);
             best = rate;
-            io->stage_bytes = in.stage_bytes;
+            found = b->plan.stage_bytes;
         }
         rc = rc == UNFIT ? 0 : rc;
     }
     aq_block_close(&other);
+    io->stage_bytes = b->plan.stage_bytes = found;
     return rc;
 }
 
@@ -419,7 +422,6 @@ int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *given,
     rc = rc < 0 ? rc : choose_stage(&b, &in, reterr);
     rc = rc < 0 ? rc : aq_planner_share_work(&b, &in, reterr);
     rc = rc < 0 ? rc : aq_planner_beside(&b, &in, reterr);
-    rc = rc < 0 ? rc : aq_planner_stage(&b, &in, reterr);
     rc = rc < 0 ? rc : aq_program_order(&b.program, reterr);
     if (rc < 0) {
         aq_block_close(&b);

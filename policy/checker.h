@@ -12,7 +12,8 @@
  *   - of a step and part, where sequences share pages of KV, prompts are attended one micro-batch
  *     after the other, and all of them before the next pass's, in ascending order unless the plan
  *     visits micro-batches up and down: which is when aq_seats_lends lets a sequence begin with
- *     pages of another;
+ *     pages of another.  That of another part or micro-batch behind a link it lets begin by turns,
+ *     which hold all KV of their micro-batch;
  *   - no op waits for itself: deps, lane order and the end of a pass all point from an earlier
  *     (pass, index) to a later one, once same-pass deps point to smaller indices.
  * Pure.  Used by tests and by --dry-run. */

@@ -72,6 +72,7 @@ struct aq_plan {
     double ring_steps;    /* groups in the ring as the planner chose (policy/block.h); 0: default */
     uint32_t staging_chunks; /* host slots between disk and a separate device */
     uint32_t kv_stages;      /* staging slots for parts, in each memory that has any */
+    uint64_t stage_bytes;    /* most of a slot as it was chosen; 0: as usual (policy/block.h) */
     uint32_t workspaces;     /* copies of the q k v and attention buffers (>= 2 to overlap sides) */
     uint32_t hidden_slots;   /* working copies of residual streams that live on other tiers */
     struct aq_part part[AQ_PART_MAX];

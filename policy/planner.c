@@ -522,9 +522,7 @@ static int play_finalists(struct aq_search *s, struct aq_err *reterr)
         rc = fits ? play(&rate, s, &s->now, reterr) : 0;
         if (rc < 0 || !fits || rate < most * clearly)
             continue;
-        struct aq_block better = s->now;
-        s->now = s->best;
-        s->best = better;
+        aq_block_swap(&s->now, &s->best);
         most = rate;
     }
     return rc;
@@ -578,7 +576,7 @@ int aq_planner_search(struct aq_block *best, const struct aq_block_inputs *in,
 
 /* Micro-batches that attention beside products is tried with, and how many times as fast it must
  * be: it takes memory, and rates are known to a few percent. */
-static const uint32_t batches_beside[] = {1, 2, 3, 4, 6, 8};
+static const uint32_t batches_beside[] = {2, 3, 4, 6, 8};
 static const double beside_pays = 1.02;
 
 int aq_planner_rate(struct aq_planner_rate *ret, struct aq_block *b,
@@ -594,9 +592,9 @@ int aq_planner_rate(struct aq_planner_rate *ret, struct aq_block *b,
     if (rc < 0)
         return rc == -EINVAL ? 0 : rc;
     ret->mean = f.gen_tok_s;
-    if (!in->refill || !in->length)
-        return 0;
-    rc = aq_forecast_job(&f, b, &work, in->length, in->length_count, in->hw, reterr);
+    f = (struct aq_forecast){0}; /* too long a job leaves it so */
+    if (in->refill && in->length)
+        rc = aq_forecast_job(&f, b, &work, in->length, in->length_count, in->hw, reterr);
     ret->played = rc < 0 ? 0 : f.gen_tok_s;
     return rc == -ENOMEM ? rc : 0;
 }
@@ -620,13 +618,6 @@ static int make_rated(struct aq_planner_rate *ret, struct aq_block *b,
     return rc < 0 || !aq_search_block_fits(b, in) ? 0 : aq_planner_rate(ret, b, in, reterr);
 }
 
-static void swap_blocks(struct aq_block *a, struct aq_block *b)
-{
-    struct aq_block was = *a;
-    *a = *b;
-    *b = was;
-}
-
 int aq_planner_beside(struct aq_block *best, const struct aq_block_inputs *in,
                       struct aq_err *reterr)
 {
@@ -643,6 +634,7 @@ int aq_planner_beside(struct aq_block *best, const struct aq_block_inputs *in,
     int rc = aq_planner_rate(&least, best, in, reterr);
     made.placement = &placement;
     made.ring_steps = best->plan.ring_steps;
+    made.prompt_tokens = shape->prompt_tokens;
     made.side_by_side = true;
     for (size_t i = 0; rc == 0 && i < AQ_ARRAY_LEN(batches_beside); i++) {
         made.micro_batches = batches_beside[i];
@@ -652,7 +644,7 @@ int aq_planner_beside(struct aq_block *best, const struct aq_block_inputs *in,
             continue;
         rc = make_rated(&rate, &other, &made, &placement, reterr);
         if (rc == 0 && aq_planner_gain(&rate, &least) > pays) {
-            swap_blocks(best, &other);
+            aq_block_swap(best, &other);
             least = rate;
             pays = 1;
         }
@@ -666,50 +658,13 @@ const uint64_t aq_planner_stages[AQ_PLANNER_STAGES] = {0, 256 * AQ_MIB, AQ_GIB};
 bool aq_planner_tries_stages(const struct aq_block *b, const struct aq_block_inputs *in)
 {
     enum { SHARE = 20 }; /* of the prompts' tokens: what --share-prefixes auto asks for */
-    bool staged = in->separate;
+    const struct aq_block_shape *shape = &b->plan.shape;
+    bool all = (uint64_t)shape->micro_batch * shape->micro_batches >= in->sequences;
+    bool staged = in->separate && !all; /* or might be, for more seats */
     for (uint32_t i = 0; i < b->plan.part_count; i++)
         staged |= b->plan.part[i].staged;
-    return in->hw && staged && in->shared_sum * SHARE >= in->prompt_sum && in->shared_sum > 0;
-}
-
-/* The inputs with all that the planner chose for this block. */
-static struct aq_block_inputs as_chosen(const struct aq_block *b, const struct aq_block_inputs *in,
-                                        const struct aq_placement *placement)
-{
-    struct aq_block_inputs made = *in;
-    made.placement = placement;
-    made.micro_batch = b->plan.shape.micro_batch;
-    made.micro_batches = b->plan.shape.micro_batches;
-    made.ring_steps = b->plan.ring_steps;
-    made.attention_auto = false;
-    made.split_host = b->plan.split_host;
-    aq_plan_attention(&made.attention, &b->plan);
-    made.host_products_auto = false;
-    made.host_products = b->plan.host_products;
-    made.side_by_side_auto = false;
-    made.side_by_side = b->plan.side_by_side;
-    return made;
-}
-
-int aq_planner_stage(struct aq_block *best, const struct aq_block_inputs *in, struct aq_err *reterr)
-{
-    struct aq_placement placement = best->plan.placement;
-    struct aq_block_inputs made = as_chosen(best, in, &placement);
-    struct aq_block other = {0};
-    struct aq_planner_rate rate, least = {0};
-    int rc = 0;
-    if (!aq_planner_tries_stages(best, in))
-        return 0;
-    for (uint32_t i = 0; rc == 0 && i < AQ_PLANNER_STAGES; i++) {
-        made.stage_bytes = aq_planner_stages[i];
-        rc = make_rated(&rate, &other, &made, &placement, reterr);
-        if (rc == 0 && aq_planner_gain(&rate, &least) > 1) {
-            swap_blocks(best, &other);
-            least = rate;
-        }
-    }
-    aq_block_close(&other);
-    return rc;
+    return in->hw && !in->stage_bytes && staged && in->shared_sum * SHARE >= in->prompt_sum &&
+           aq_block_shared_slots(in, shape, &b->plan.kinds) > 0;
 }
 
 int aq_planner_share_work(struct aq_block *best, const struct aq_block_inputs *in,

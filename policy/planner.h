@@ -32,9 +32,9 @@ int aq_planner_search(struct aq_block *best, const struct aq_block_inputs *in,
 int aq_planner_share_work(struct aq_block *best, const struct aq_block_inputs *in,
                           struct aq_err *reterr);
 
-/* Replaces *best, a block that fits, by one with attention beside products (struct aq_plan) and the
- * same seats and placement, in as many micro-batches or more, if that is faster.  Only where the
- * inputs leave it to the planner and it is known how attention gains from threads. */
+/* Replaces *best, a block that fits, by one with attention beside products (struct aq_plan) and
+ * the same placement, for about as many seats in as many micro-batches or more, if that is faster.
+ * Only where the inputs leave it to the planner and it is known how attention gains from threads. */
 int aq_planner_beside(struct aq_block *best, const struct aq_block_inputs *in,
                       struct aq_err *reterr);
 
@@ -51,13 +51,10 @@ int aq_planner_rate(struct aq_planner_rate *ret, struct aq_block *b,
 double aq_planner_gain(const struct aq_planner_rate *a, const struct aq_planner_rate *b);
 
 /* Sizes of a staging slot of KV that are tried where much of the prompts is shared, which crosses
- * the link, or is read from disk, once for each part: in->stage_bytes, smallest first. */
+ * the link, or is read from disk, once for each part: in->stage_bytes, the usual one first. */
 enum { AQ_PLANNER_STAGES = 3 };
 extern const uint64_t aq_planner_stages[AQ_PLANNER_STAGES];
-/* Are others than the first worth trying for a block of these inputs? */
+/* Are others than the first worth trying for the inputs of this block? */
 bool aq_planner_tries_stages(const struct aq_block *b, const struct aq_block_inputs *in);
-/* Replaces *best, a block that fits, by the fastest that differs from it in this size alone. */
-int aq_planner_stage(struct aq_block *best, const struct aq_block_inputs *in,
-                     struct aq_err *reterr);
 
 #endif

@@ -221,9 +221,9 @@ static bool is_coming(const struct aq_seats *s, const struct aq_seat *t)
     return t->taken && (!t->seen || t->bound == s->pass);
 }
 
-/* Are the keys of the prompt in this seat home, whichever part they went home from?  In the pass
- * before the last they were sent.  In the last one that part's KV was fetched, for which it had to
- * be home; and what the coming pass fetches comes after that, on a lane that is in order. */
+/* Are the keys of the prompt in this seat home, whichever part sent them?  The turn behind the pass
+ * that computed it waited for all moves of its micro-batch, and came before all turns behind later
+ * passes, of which the present one is one. */
 static bool is_home(const struct aq_seats *s, const struct aq_seat *t)
 {
     return t->seen && t->bound + 2 <= s->pass;

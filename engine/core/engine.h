@@ -57,6 +57,7 @@ struct aq_engine_opts {
     uint64_t emulate_device; /* bytes of an emulated device inside host_memory; 0: none */
     struct aq_link_choice emulate_link;
     uint64_t prefetch, chunk; /* bytes of the weight ring and of its chunks; 0: planned */
+    uint64_t kv_stage;        /* most bytes of a staging slot of KV; 0: planned */
     bool serial;              /* one op after the other */
     enum aq_io_kind io;
     enum aq_direct io_direct;

@@ -169,6 +169,7 @@ void aq_planned_inputs(struct aq_block_inputs *ret, struct aq_forecast_work *ret
         .prompt_tokens = c->micro_batch_tokens,
         .prefetch_bytes = c->prefetch,
         .chunk_bytes = c->chunk,
+        .stage_bytes = c->kv_stage,
         .separate = r->gpu || c->emulate_device,
         .gpu = r->gpu,
         .context_bytes = r->context_bytes,

@@ -56,6 +56,7 @@ struct aq_options {
     uint64_t emulate_device;  /* bytes of an emulated device; 0: none */
     char *emulate_link;       /* "H2D/D2H" in GB/s */
     uint64_t prefetch, chunk; /* of the weight ring; 0: planned */
+    uint64_t kv_stage;        /* bytes of a staging slot of KV; 0: planned */
     struct aq_strings disk_dir;
     enum aq_io_kind io;
     enum aq_direct io_direct;

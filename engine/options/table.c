@@ -548,6 +548,10 @@ const struct aq_option aq_option_table[] = {
     {"chunk", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_SIZE, AT(chunk), .argument = "SIZE",
      RANGE(4096, RING_MAX), .flags = AQ_OPTION_AUTO,
      .help = "most bytes of one chunk of the ring (default: planned)"},
+    {"kv-stage", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_SIZE, AT(kv_stage), .argument = "SIZE",
+     RANGE(4096, RING_MAX), .flags = AQ_OPTION_AUTO,
+     .help = "most bytes of a layer's KV cache that cross a link, or come from disk, together "
+             "(default: planned)"},
     {"fuse-layer", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_BOOL, AT(fuse_layer),
      .help = "a micro-batch passes both halves of a layer before the next one comes"},
     {"alternate", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_BOOL, AT(alternate),

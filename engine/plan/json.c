@@ -402,6 +402,7 @@ json_t *aq_planning_config_json(const struct aq_planning *p)
         aq_json_put(&o, "side_by_side", json_string("on"));
     if (p->block.plan.ring_steps > 0)
         set_size(&o, "prefetch", p->block.plan.ring_chunks * p->block.plan.chunk_bytes);
+    set_size(&o, "kv_stage", p->block.plan.stage_bytes);
     uint64_t emulated = given->emulate_device;
     set_size(&o, "host_memory", p->in.budget[AQ_HOST] + emulated);
     set_size(&o, "disk_memory", given->disk_memory);

@@ -365,7 +365,7 @@ void aq_gemm_run(struct aq_exec *ex, const struct aq_product *p, const struct aq
     cut_k(&j);
     cut_panels(&j, threads);
     aq_claims_open(&j.claims, aq_exec_pool(ex), j.tile_count / j.chunk_count, j.chunk_count);
-    aq_pool_run(aq_exec_pool(ex), work, &j, (uint32_t)aq_min_u64(threads, j.tile_count));
+    aq_pool_run(aq_exec_pool(ex), work, &j, aq_claims_entries(aq_exec_pool(ex), j.tile_count));
 }
 
 /* ---- unpacking ---- */

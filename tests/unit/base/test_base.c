@@ -246,7 +246,7 @@ static void run_pair(struct pair *p, uint32_t round)
     aq_pool_begin(p->pool);
     if (round % 3 == 0) {
         aq_claims_open(&p->claims, p->pool, tiles, 1);
-        aq_pool_run(p->pool, pair_claims, p, tiles < p->threads ? tiles : p->threads);
+        aq_pool_run(p->pool, pair_claims, p, aq_claims_entries(p->pool, tiles));
     } else {
         aq_pool_run(p->pool, pair_tile, p, tiles);
     }
@@ -312,6 +312,70 @@ static void two_owners_share_workers_and_help_each_other(void **state)
         aq_pool_close(pool);
     }
     assert_true(helped > 0);
+}
+
+/* A helper that leaves a grid of claims for its own work, and comes back to it. */
+struct comeback {
+    struct aq_pool *pool, *aside;
+    struct aq_claims claims;
+    atomic_int stage;
+};
+enum { FIRST, CALLED, WORKED, BACK };
+
+static void comeback_claims(void *arg, uint32_t tile, uint32_t worker)
+{
+    struct comeback *c = arg;
+    while (aq_claims_next(&c->claims, c->pool, worker) != AQ_NO_TILE) {
+        if (worker == 0) {
+            for (int i = 0; i < 200000 && c->stage < BACK; i++)
+                usleep(100);
+        } else if (c->stage == FIRST) {
+            c->stage = CALLED;
+            aq_pool_call(c->aside);
+        } else if (c->stage == WORKED) {
+            c->stage = BACK;
+        }
+    }
+}
+
+static void comeback_own(void *arg, uint32_t tile, uint32_t worker)
+{
+    ((struct comeback *)arg)->stage = WORKED;
+}
+
+static void *comeback_main(void *arg)
+{
+    struct comeback *c = arg;
+    while (c->stage < BACK) {
+        aq_pool_help(c->aside);
+        if (c->stage != CALLED)
+            continue;
+        aq_pool_begin(c->aside);
+        aq_pool_run(c->aside, comeback_own, c, 1);
+        aq_pool_end(c->aside);
+    }
+    return NULL;
+}
+
+static void who_leaves_a_grid_of_claims_comes_back(void **state)
+{
+    enum { TILES = 100 };
+    struct comeback c = {.stage = FIRST};
+    pthread_t helper;
+    assert_int_equal(aq_pool_open(&c.pool, 2, NULL), 0);
+    assert_int_equal(aq_claims_entries(c.pool, TILES), 2);
+    c.aside = aq_pool_aside(c.pool);
+    aq_pool_pair(c.pool, 1);
+    assert_int_equal(aq_claims_entries(c.pool, 1), 1);
+    assert_int_equal(pthread_create(&helper, NULL, comeback_main, &c), 0);
+    aq_pool_begin(c.pool);
+    aq_claims_open(&c.claims, c.pool, TILES, 1);
+    aq_pool_run(c.pool, comeback_claims, &c, aq_claims_entries(c.pool, TILES));
+    aq_pool_end(c.pool);
+    assert_int_equal(c.stage, BACK);
+    aq_pool_call(c.aside);
+    assert_int_equal(pthread_join(helper, NULL), 0);
+    aq_pool_close(c.pool);
 }
 
 struct small_grid {
@@ -438,6 +502,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(claims_are_of_whole_units_and_come_once),
     cmocka_unit_test(late_workers_find_nothing_of_an_old_grid),
     cmocka_unit_test(two_owners_share_workers_and_help_each_other),
+    cmocka_unit_test(who_leaves_a_grid_of_claims_comes_back),
     cmocka_unit_test(memory_beyond_the_limit_is_refused_with_figures),
     cmocka_unit_test(json_errors_name_the_position),
     cmocka_unit_test(quoted_bytes_are_printable_and_bounded),

@@ -41,8 +41,9 @@ bool plans_are_same(const struct aq_plan *a, const struct aq_plan *b)
                         aq_kv_policy_text(policy[1], sizeof(policy[1]), &b->kv));
     same &= SAME(placement.weights) && SAME(placement.kv) && SAME(placement.hidden) &&
             SAME(placement.head) && SAME(separate) && SAME(chunk_bytes) && SAME(ring_chunks) &&
-            SAME(ring_steps) && SAME(staging_chunks) && SAME(kv_stages) && SAME(workspaces) &&
-            SAME(hidden_slots) && SAME(split_host) && SAME(fuse_layer) && SAME(split_mlp) &&
-            SAME(side_by_side) && SAME(alternate) && SAME(unpack) && SAME(host_products);
+            SAME(ring_steps) && SAME(staging_chunks) && SAME(kv_stages) && SAME(stage_bytes) &&
+            SAME(workspaces) && SAME(hidden_slots) && SAME(split_host) && SAME(fuse_layer) &&
+            SAME(split_mlp) && SAME(side_by_side) && SAME(alternate) && SAME(unpack) &&
+            SAME(host_products);
     return same && same_parts(a, b) && same_kinds(a, b) && same_shapes(a, b);
 }

@@ -346,6 +346,7 @@ static void parts_are_larger_where_prompts_begin_alike(void **state)
     assert_int_equal(aq_block_make(&same, &fixed, &place, fixed.micro_batch, NULL), 0);
     struct aq_planner_rate small;
     assert_int_equal(aq_planner_rate(&small, &same, &fixed, NULL), 0);
+    fixed.stage_bytes = b.plan.stage_bytes;
     assert_int_equal(aq_block_choose(&same, &fixed, NULL), 0);
     assert_true(plans_are_same(&same.plan, &b.plan));
     print_message("%.0f tok/s, %.0f where prompts share, %.0f in parts of the usual size\n", alone,
