@@ -33,8 +33,9 @@ int aq_planner_share_work(struct aq_block *best, const struct aq_block_inputs *i
                           struct aq_err *reterr);
 
 /* Replaces *best, a block that fits, by one with attention beside products (struct aq_plan) and
- * the same placement, for about as many seats in as many micro-batches or more, if that is faster.
- * Only where the inputs leave it to the planner and it is known how attention gains from threads. */
+ * the same placement, for about as many seats in as many micro-batches or more, if that is
+ * faster.  Only where the inputs leave it to the planner and it is known how attention gains from
+ * threads. */
 int aq_planner_beside(struct aq_block *best, const struct aq_block_inputs *in,
                       struct aq_err *reterr);
 
